@@ -1,0 +1,1 @@
+"""The one checkpoint store: atomic write, manifest last, verify, prune, newest valid."""

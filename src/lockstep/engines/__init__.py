@@ -1,0 +1,1 @@
+"""Where a stage runs: host, Docker or Apptainer; the image lock and the environment id."""

@@ -1,0 +1,1 @@
+"""From a command to worker processes: inputs, engine, signals, attempts, results."""

@@ -1,0 +1,1 @@
+"""Recorded runs seen again: rerun and compare."""

@@ -1,0 +1,1 @@
+"""The record of a run: its identity, its directory, run.json."""

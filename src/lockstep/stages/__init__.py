@@ -1,0 +1,1 @@
+"""One file per stage, read like a table of contents."""

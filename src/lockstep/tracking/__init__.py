@@ -1,0 +1,1 @@
+"""Metrics and provenance: the spool on disk first, MLflow behind it."""

@@ -1,0 +1,1 @@
+"""The trainers: SFT and PPO are siblings on a common floor."""

@@ -1,0 +1,1 @@
+"""LoRA-PPO on one backbone with four roles."""

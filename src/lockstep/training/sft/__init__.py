@@ -1,0 +1,1 @@
+"""Supervised fine-tuning: TRL trains, Transformers shards, our store saves."""
