@@ -1,1 +1,1 @@
-"""Where a stage runs: host, Docker or Apptainer; the image lock and the environment id."""
+"""Where a stage runs: the host, Docker or Apptainer behind one small interface; and which environment it must find."""

@@ -1,0 +1,43 @@
+"""Which host paths a stage may see, and the checks that turn a silent surprise into a message before the start."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lockstep.engines.base import Bind, LaunchRequest
+from lockstep.foundation.errors import UsageError
+
+
+def resolved_binds(request: LaunchRequest) -> list[Bind]:
+    """Project and scratch (writable) and the declared binds, links followed, each path once, parents first.
+
+    A path named through a symbolic link is bound under both names, so that either works inside. A bind that another
+    one already covers with the same or wider rights is left out.
+    """
+    wanted = [Bind(request.project, writable=True), Bind(request.scratch, writable=True), *request.binds]
+    rights: dict[Path, bool] = {}
+    for bind in wanted:
+        for path in {bind.path, bind.path.resolve()}:
+            rights[path] = rights.get(path, False) or bind.writable
+    kept: list[Bind] = []
+    for path in sorted(rights, key=lambda p: (len(p.parts), str(p))):
+        if not _covered(path, rights[path], kept):
+            kept.append(Bind(path, rights[path]))
+    return kept
+
+
+def _covered(path: Path, writable: bool, kept: list[Bind]) -> bool:
+    covering = [bind for bind in kept if path.is_relative_to(bind.path) and path.resolve().is_relative_to(bind.path)]
+    return bool(covering) and covering[-1].writable == writable
+
+
+def check_binds(request: LaunchRequest) -> None:
+    """Raises UsageError for a bind that is missing, or not writable where the stage must write."""
+    for bind in (Bind(request.project), Bind(request.scratch, writable=True), *request.binds):
+        if not bind.path.exists():
+            raise UsageError(f"{bind.path} is to be seen by the stage but does not exist here; make it or correct the path")
+        if bind.writable and not os.access(bind.path, os.W_OK):
+            raise UsageError(f"{bind.path} is not writable for you; the stage writes there. Change its owner or mode.")
+    if not (request.project / "params.yaml").exists():
+        raise UsageError(f"{request.project} is no Lockstep project: there is no params.yaml in it")
