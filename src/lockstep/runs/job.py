@@ -69,3 +69,8 @@ class Job:
         """Hands the end of this attempt to the parent (`reason`, `start_step`, `end_step`, memory, rates); rank 0 only."""
         if self.is_main:
             write_json(self.directory.outcome_file(self.attempt), outcome)
+
+    def write_error(self, exit_code: int, message: str) -> None:
+        """Leaves the status of this rank beside the attempt's job file, where the parent and a batch script read it."""
+        path = self.directory.control / f"status.{self.attempt}.{self.rank}.json"
+        write_json(path, {"exit_code": exit_code, "message": message, "rank": self.rank})

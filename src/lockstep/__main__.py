@@ -1,0 +1,5 @@
+"""`python -m lockstep`."""
+
+from lockstep.cli import main
+
+main()

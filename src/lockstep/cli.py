@@ -1,0 +1,152 @@
+"""The command line: verbs only. Each imports what it needs when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lockstep.foundation.errors import LockstepError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Reproducible fine-tuning and RLHF: what was locked is what ran. Exit codes: 0 done, 2 wrong use, "
+    "85 saved (run again), 93 do not run again, other: failed.",
+)
+
+Stage = Annotated[str, typer.Argument(help="prepare, sft, reward, ppo, evaluate or report")]
+RunName = Annotated[str, typer.Argument(help="a run id, or the start of one, or a stage (its newest result)")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+def main() -> None:
+    """Runs the command line; errors for people are printed without a traceback and end with their own exit code."""
+    try:
+        app()
+    except LockstepError as error:
+        print(f"lockstep: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _project() -> Path:
+    from lockstep.launch.places import project_root
+
+    return project_root()
+
+
+def _print(value: Any, as_json: bool, text: str) -> None:
+    print(json.dumps(value, indent=2, sort_keys=True) if as_json else text)
+
+
+@app.command()
+def use(recipe: Annotated[str, typer.Argument(help="name or file of a recipe")]) -> None:
+    """Write a recipe to params.yaml, comments included."""
+    from lockstep.params.recipes import use_recipe
+
+    path = use_recipe(_project(), recipe)
+    print(f"params.yaml is now {path.name}. Next: ./lockstep fetch, then dvc repro (or: make repro).")
+
+
+@app.command()
+def fetch(as_json: AsJson = False) -> None:
+    """Get the data and the model that params.yaml names; nothing else ever downloads."""
+    from lockstep.launch.fetch import fetch_all
+
+    fetched = fetch_all(_project())
+    _print(fetched, as_json, "\n".join(f"{name}: {what}" for name, what in fetched.items()))
+
+
+@app.command()
+def run(
+    stage: Stage,
+    engine: Annotated[str | None, typer.Option(help="host, docker or apptainer")] = None,
+    elastic: Annotated[int | None, typer.Option(help="go on with this many processes, same global batch")] = None,
+    continue_from: Annotated[str | None, typer.Option(help="start from another run's newest checkpoint")] = None,
+    until_step: Annotated[int | None, typer.Option(help="save and stop after this step")] = None,
+) -> None:
+    """Run one stage, or go on where it stopped. A complete run starts nothing."""
+    from lockstep.launch.run_stage import RunOptions, run_stage
+
+    options = RunOptions(engine=engine, elastic=elastic, continue_from=continue_from, until_step=until_step)
+    sys.exit(run_stage(_project(), stage, options))
+
+
+@app.command()
+def repro() -> None:
+    """Set up what is missing, run all stages with DVC, and say where the report is."""
+    from lockstep.launch.repro import reproduce
+
+    sys.exit(reproduce(_project()))
+
+
+@app.command()
+def status(as_json: AsJson = False) -> None:
+    """The runs on this machine: stage, state, steps, what ended the last attempt."""
+    from lockstep.records.listing import describe_runs, table
+
+    runs = describe_runs(_project())
+    _print(runs, as_json, table(runs))
+
+
+@app.command()
+def stop(run_name: RunName) -> None:
+    """Ask a run to save and stop at its next step."""
+    from lockstep.records.find import find_run
+    from lockstep.records.stop import request_stop
+
+    print(request_stop(find_run(_project(), run_name)))
+
+
+@app.command()
+def generate(
+    run_name: RunName,
+    prompt: Annotated[str | None, typer.Option(help="one prompt; without it, a chat")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1)] = 64,
+    temperature: Annotated[float, typer.Option(min=0.0)] = 0.7,
+    seed: Annotated[int, typer.Option(help="the same seed gives the same text")] = 0,
+) -> None:
+    """Try a result: reference beside policy, for one prompt or in a chat."""
+    from lockstep.launch.try_result import generate_text
+
+    sys.exit(generate_text(_project(), run_name, prompt, max_new_tokens, temperature, seed))
+
+
+@app.command()
+def sync(as_json: AsJson = False) -> None:
+    """Send to MLflow what could not be sent while runs went on."""
+    from lockstep.launch.places import runs_root
+    from lockstep.params.experiment import load_experiment
+    from lockstep.tracking.sync import sync_all
+
+    project = _project()
+    summary = sync_all(runs_root(project), load_experiment(project / "params.yaml").run)
+    _print(summary, as_json, "\n".join(f"{name}: {count}" for name, count in summary.items()) or "nothing to send")
+
+
+@app.command()
+def ui(port: Annotated[int | None, typer.Option(help="default: a free one")] = None) -> None:
+    """Open the MLflow UI on this machine's runs."""
+    from lockstep.launch.places import runs_root
+    from lockstep.params.experiment import load_experiment
+    from lockstep.tracking.ui import serve
+
+    project = _project()
+    sys.exit(serve(runs_root(project), load_experiment(project / "params.yaml").run, port))
+
+
+@app.command()
+def check(file: Annotated[Path, typer.Argument(help="a parameter file")] = Path("params.yaml")) -> None:
+    """Check a parameter file and say every mistake in it."""
+    from lockstep.params.experiment import load_experiment
+
+    load_experiment(file)
+    print(f"{file}: fine.")
+
+

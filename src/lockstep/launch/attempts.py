@@ -1,0 +1,74 @@
+"""Attempts in run.json: each start of the workers is one, and says from where to where it came and what ended it."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+from lockstep.foundation.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED
+from lockstep.foundation.files import read_json
+from lockstep.runs.directory import RunDirectory
+
+_STATUS_BY_CODE = {EXIT_OK: "complete", EXIT_SAVED: "stopped"}
+
+
+def now() -> str:
+    """This moment in UTC, ISO 8601, seconds."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def begin(directory: RunDirectory, record: dict[str, Any], facts: dict[str, Any]) -> int:
+    """Appends an open attempt to the record and returns its number, counted from 1."""
+    number = len(record["attempts"]) + 1
+    record["attempts"].append({"attempt": number, "started": now(), "reason": "running", **facts})
+    record["status"] = "running"
+    directory.write(record)
+    return number
+
+
+def end(directory: RunDirectory, record: dict[str, Any], launcher_code: int) -> int:
+    """Closes the newest attempt from what the workers left behind and returns the exit code of the command."""
+    attempt = record["attempts"][-1]
+    statuses = _rank_statuses(directory, attempt["attempt"])
+    code = _exit_code(launcher_code, statuses)
+    outcome_file = directory.outcome_file(attempt["attempt"])
+    outcome = read_json(outcome_file) if outcome_file.exists() else {}
+    attempt.update(outcome)
+    attempt.update(ended=now(), exit_code=code)
+    if code not in _STATUS_BY_CODE:
+        attempt["reason"] = _failure(launcher_code, statuses)
+    elif "reason" not in outcome:
+        attempt["reason"] = _STATUS_BY_CODE[code]
+    record["status"] = _STATUS_BY_CODE.get(code, "failed")
+    if code == EXIT_OK:
+        result = directory.outputs / "result.json"
+        record["result"] = read_json(result) if result.exists() else {}
+    directory.write(record)
+    return code
+
+
+def _rank_statuses(directory: RunDirectory, attempt: int) -> list[dict[str, Any]]:
+    return [read_json(path) for path in sorted(directory.control.glob(f"status.{attempt}.*.json"))]
+
+
+def _exit_code(launcher_code: int, statuses: list[dict[str, Any]]) -> int:
+    """The workers' own verdict: torchrun turns every worker's code into 1. A crash of one rank outweighs others' stops."""
+    if launcher_code == EXIT_OK:
+        return EXIT_OK
+    codes = {status["exit_code"] for status in statuses}
+    for code in sorted(codes - {EXIT_SAVED}, reverse=True):
+        return int(code)
+    return EXIT_SAVED if codes else EXIT_FAILED
+
+
+def _failure(launcher_code: int, statuses: list[dict[str, Any]]) -> str:
+    for status in statuses:
+        if status["exit_code"] != EXIT_SAVED:
+            return f"rank {status['rank']}: {status['message'].strip().splitlines()[-1]}"
+    return f"killed by signal {-launcher_code}" if launcher_code < 0 else f"workers ended with code {launcher_code}"
+
+
+def attempt_log(directory: RunDirectory, number: int) -> Path:
+    """Where the output of one attempt is kept."""
+    return directory.log / f"attempt-{number}.log"
