@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -20,7 +20,7 @@ from lockstep.params.ppo import PpoParams
 from lockstep.params.retired import successor
 from lockstep.params.reward import RewardParams
 from lockstep.params.run import RunParams
-from lockstep.params.sft import SftParams
+from lockstep.params.sft import SftParams, check_trainable
 
 
 class Experiment(Strict):
@@ -34,7 +34,24 @@ class Experiment(Strict):
     reward: RewardParams
     ppo: PpoParams
     evaluate: EvaluateParams
-    run: RunParams
+    run: RunParams = RunParams()
+
+    @model_validator(mode="after")
+    def _stages_fit(self) -> Self:
+        """Combinations over several sections that could only fail later."""
+        check_trainable(self.sft, self.model)
+        reward = self.ppo.reward
+        if self.ppo.enabled and not self.data.prompts.sources:
+            raise ValueError("ppo has no prompts: name data.prompts.sources, or write ppo.enabled: false")
+        if self.ppo.enabled and reward.kind == "model" and not self.reward.enabled:
+            raise ValueError("ppo.reward.kind: model needs the reward stage: write reward.enabled: true, or another kind")
+        if self.reward.enabled and not self.data.preferences.sources:
+            raise ValueError("reward has no pairs: name data.preferences.sources, or write reward.enabled: false")
+        if self.ppo.enabled and reward.kind == "learned" and not self.data.reviews.sources:
+            raise ValueError("ppo.reward.kind: learned is fitted to data.reviews.sources, and none is named")
+        if reward.file is not None and not reward.file.startswith("rewards/"):
+            raise ValueError(f"ppo.reward.file: put {reward.file} below rewards/, the folder that DVC watches for ppo")
+        return self
 
 
 def load_experiment(path: Path) -> Experiment:

@@ -79,8 +79,8 @@ def _ppo_inputs(experiment: Experiment) -> dict[str, Input]:
         "sft": Input("results/sft/weights", stage="sft"),
         "reward": Input("results/reward/weights", stage="reward"),
     }
-    if experiment.ppo.reward.kind == "function":
-        inputs["reward_file"] = Input(str(experiment.ppo.reward.file).partition(":")[0])
+    if experiment.ppo.reward.file is not None:
+        inputs["reward_file"] = Input(experiment.ppo.reward.file.rpartition(":")[0])
     return inputs
 
 
