@@ -1,0 +1,52 @@
+"""`lockstep repro`: data and model, then all stages through DVC, then where to look."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from lockstep.foundation.errors import EXIT_OK
+from lockstep.launch.fetch import fetch_all
+from lockstep.launch.places import runs_root
+from lockstep.params.experiment import load_experiment
+
+
+def reproduce(project: Path) -> int:
+    """Runs whatever is not up to date; returns DVC's exit code, 0 when everything stands."""
+    start = time.monotonic()
+    load_experiment(project / "params.yaml")
+    for name, what in fetch_all(project).items():
+        print(f"{name}: {what}")
+    sys.stdout.flush()
+    before = _dvc_lock(project)
+    code = _dvc_repro(project)
+    if code == EXIT_OK:
+        print(_closing_words(project, unchanged=_dvc_lock(project) == before, seconds=time.monotonic() - start))
+    return code
+
+
+def _dvc_repro(project: Path) -> int:
+    """DVC in the foreground. Ctrl-C is the running stage's to handle, so that it can save; DVC then stops by itself."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=project, check=False).returncode
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _dvc_lock(project: Path) -> bytes:
+    path = project / "dvc.lock"
+    return path.read_bytes() if path.exists() else b""
+
+
+def _closing_words(project: Path, unchanged: bool, seconds: float) -> str:
+    first = "Nothing to do: every stage is up to date" if unchanged else "Done"
+    reports = sorted((runs_root(project) / "report").glob("*/outputs/report.html"), key=lambda path: path.stat().st_mtime)
+    lines = [f"\n{first} ({seconds:.0f} s)."]
+    if reports:
+        lines.append(f"Report:    {reports[-1]}")
+    lines += ["MLflow UI: make ui", "Try it:    ./lockstep generate ppo --prompt 'The film was'"]
+    return "\n".join(lines)
