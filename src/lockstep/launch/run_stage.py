@@ -26,7 +26,7 @@ from lockstep.params.experiment import Experiment, load_experiment
 from lockstep.params.stages import StageSpec, stage_spec
 from lockstep.runs.directory import RunDirectory
 from lockstep.runs.identity import Identity, identify
-from lockstep.tracking.provenance import gather
+from lockstep.tracking.provenance import DIFF_FILE, gather, hardware, slurm
 from lockstep.tracking.tracker import Tracker
 
 
@@ -106,10 +106,8 @@ def _attempt(run: StageRun, record: dict[str, Any]) -> int:
     _hand_over(run, number)
     print(f"{run.spec.name} {run.identity.run_id}: attempt {number} on {engine.name}, {run.num_processes} process(es)")
     sys.stdout.flush()
-    tracker = Tracker(run.directory, record, run.experiment.run, run.runs)
-    with tracker:
+    with Tracker(run.directory.root, run.experiment.run, run.runs):
         code = attempts.end(run.directory, record, _supervise(run, engine, number))
-        tracker.finish(record)
     _say_how_it_ended(run, record, code)
     if code == EXIT_OK:
         materialise(run.project, run.spec.name, run.directory, run.spec.outputs)
@@ -154,7 +152,7 @@ def _new_record(run: StageRun) -> dict[str, Any]:
         "created": attempts.now(),
         "locks": run.identity.locks,
         "params": run.experiment.model_dump(),
-        "provenance": gather(run.project),
+        "provenance": gather(run.project, run.directory.root / DIFF_FILE),
         "attempts": [],
         "result": {},
     }
@@ -165,6 +163,8 @@ def _attempt_facts(run: StageRun, engine: Engine) -> dict[str, Any]:
         "engine": engine.name,
         "num_processes": run.num_processes,
         "threads_per_process": num_threads(run.num_processes),
+        "hardware": hardware()["class"],
+        "slurm": slurm(),
         "options": {name: value for name, value in run.options.for_workers().items() if value is not None},
     }
 

@@ -1,0 +1,77 @@
+"""The door to MLflow: an absolute address, a database made once, and a client that keeps off the screen.
+
+MLflow takes seconds to import, so it is imported here inside functions, never when this module is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_SQLITE = "sqlite:///"
+_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    # A server that is away is met again at the next batch; long retries would only delay the end of a run.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+}
+
+
+def tracking_address(runs_root: Path, configured: str | None) -> str:
+    """The MLflow address of runs below `runs_root`: the configured one, else a database beside the runs folder.
+
+    The path is absolute, because MLflow reads a relative one against whatever folder the caller stands in.
+    """
+    return configured or f"{_SQLITE}{runs_root.resolve().parent / 'mlflow.db'}"
+
+
+def artifact_folder(runs_root: Path) -> Path:
+    """Where artifacts go that belong to the local database."""
+    return runs_root.resolve() / ".mlflow"
+
+
+def connect(uri: str) -> Any:
+    """An `MlflowClient` for `uri` that has answered once. Raises what MLflow raises when nothing answers.
+
+    A new sqlite database is made under a lock: MLflow's own lock did not keep first users from breaking each other.
+    """
+    quieten()
+    from mlflow.tracking import MlflowClient
+
+    with _database_lock(uri):
+        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        client.search_experiments(max_results=1)
+    return client
+
+
+def quieten() -> None:
+    """Silences MLflow's telemetry, notices and migration log before it is imported; settings of the user stand."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module=r"(mlflow|sqlalchemy|alembic|pydantic)\b.*")
+
+
+def is_local(uri: str) -> bool:
+    """True for a sqlite database, whose artifacts need a folder of ours; a server has its own."""
+    return uri.startswith(_SQLITE)
+
+
+@contextlib.contextmanager
+def _database_lock(uri: str) -> Iterator[None]:
+    if not is_local(uri):
+        yield
+        return
+    database = Path(uri.removeprefix(_SQLITE))
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with open(database.with_name(f"{database.name}.lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

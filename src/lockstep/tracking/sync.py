@@ -1,0 +1,58 @@
+"""`lockstep sync`: brings MLflow up to what the run directories hold. Doing it again sends nothing twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lockstep.foundation.errors import LockstepError
+from lockstep.tracking.mlflow_client import connect
+from lockstep.tracking.provenance import without_credentials
+from lockstep.tracking.sender import RunSender
+from lockstep.tracking.tracker import tracking_lock
+
+
+@dataclass
+class SyncSummary:
+    """What one `sync` did; runs are named `<stage>/<run id>`."""
+
+    sent: dict[str, int] = field(default_factory=dict)
+    """Values sent, per run that lacked something."""
+    up_to_date: list[str] = field(default_factory=list)
+    going_on: list[str] = field(default_factory=list)
+    """Runs that a living parent is sending itself."""
+
+
+def sync(runs_root: Path, uri: str, experiment: str) -> SyncSummary:
+    """Sends every run below `runs_root` whose metrics or end MLflow at `uri` lacks.
+
+    Raises LockstepError naming the run at which MLflow failed; what came before it is kept, repeating goes on there.
+    """
+    summary = SyncSummary()
+    runs = sorted(path.parent for path in runs_root.glob("*/*/run.json"))
+    client: Any = None
+    for root in runs:
+        name = f"{root.parent.name}/{root.name}"
+        try:
+            client = client or connect(uri)
+            _sync_run(root, name, RunSender(root, client, uri, experiment), summary)
+        except Exception as error:
+            raise LockstepError(
+                f"MLflow at {without_credentials(uri)} failed at run {name} ({type(error).__name__}: {error}).\n"
+                "Nothing is lost: repeat `./lockstep sync` when it answers."
+            ) from error
+    return summary
+
+
+def _sync_run(root: Path, name: str, sender: RunSender, summary: SyncSummary) -> None:
+    with tracking_lock(root, wait=False) as lock:
+        if lock is None:
+            summary.going_on.append(name)
+            return
+        sender.open()
+        if sender.up_to_date:
+            summary.up_to_date.append(name)
+            return
+        summary.sent[name] = sender.pump()
+        sender.close()
