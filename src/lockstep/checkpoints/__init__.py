@@ -1,1 +1,1 @@
-"""The one checkpoint store: atomic write, manifest last, verify, prune, newest valid."""
+"""The checkpoint store: written whole or not at all, verified before it is believed, for SFT and PPO alike."""
