@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -119,15 +120,37 @@ def generate(
 
 
 @app.command()
+def compare(
+    left: RunName,
+    right: RunName,
+    tolerance: Annotated[float, typer.Option(min=0.0, help="relative, on every decisive metric at every step")] = 1e-2,
+    as_json: AsJson = False,
+) -> None:
+    """Two runs: what was locked differently, whether they came out the same, and from which step on they part.
+
+    Exit code 0: identical bits; 10: within the tolerance; 11: different.
+    """
+    from lockstep.records.compare import compare as compare_runs
+    from lockstep.records.find import find_run
+
+    project = _project()
+    comparison = compare_runs(find_run(project, left), find_run(project, right), tolerance)
+    _print(comparison.as_json(), as_json, comparison.text())
+    sys.exit(comparison.exit_code)
+
+
+@app.command()
 def sync(as_json: AsJson = False) -> None:
     """Send to MLflow what could not be sent while runs went on."""
     from lockstep.launch.places import runs_root
     from lockstep.params.experiment import load_experiment
-    from lockstep.tracking.sync import sync_all
+    from lockstep.tracking.mlflow_client import tracking_address
+    from lockstep.tracking.sync import sync as sync_runs
 
     project = _project()
-    summary = sync_all(runs_root(project), load_experiment(project / "params.yaml").run)
-    _print(summary, as_json, "\n".join(f"{name}: {count}" for name, count in summary.items()) or "nothing to send")
+    runs, parameters = runs_root(project), load_experiment(project / "params.yaml").run
+    summary = sync_runs(runs, tracking_address(runs, parameters.tracking_uri), parameters.experiment_name)
+    _print(asdict(summary), as_json, summary.text())
 
 
 @app.command()

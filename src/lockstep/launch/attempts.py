@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.foundation.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED
-from lockstep.foundation.files import read_json
+from lockstep.foundation.files import read_json, sha256_tree
 from lockstep.runs.directory import RunDirectory
 
 _STATUS_BY_CODE = {EXIT_OK: "complete", EXIT_SAVED: "stopped"}
@@ -43,7 +43,8 @@ def end(directory: RunDirectory, record: dict[str, Any], launcher_code: int) -> 
     record["status"] = _STATUS_BY_CODE.get(code, "failed")
     if code == EXIT_OK:
         result = directory.outputs / "result.json"
-        record["result"] = read_json(result) if result.exists() else {}
+        found = read_json(result) if result.exists() else {}
+        record["result"] = {**found, "outputs_sha256": sha256_tree(directory.outputs)}
     directory.write(record)
     return code
 

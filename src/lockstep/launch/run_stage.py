@@ -11,6 +11,7 @@ from typing import Any
 
 from lockstep.engines.base import Bind, Engine, LaunchRequest
 from lockstep.engines.environment import check_installed, environment_id
+from lockstep.engines.lockfile import lock_path, read_lock
 from lockstep.engines.select import select_engine
 from lockstep.foundation.errors import EXIT_OK, EXIT_SAVED
 from lockstep.foundation.files import write_json
@@ -25,7 +26,7 @@ from lockstep.launch.supervise import Supervisor
 from lockstep.params.experiment import Experiment, load_experiment
 from lockstep.params.stages import StageSpec, stage_spec
 from lockstep.runs.directory import RunDirectory
-from lockstep.runs.identity import Identity, identify
+from lockstep.runs.identity import Identity, code_files, identify
 from lockstep.tracking.provenance import DIFF_FILE, gather, hardware, slurm
 from lockstep.tracking.tracker import Tracker
 
@@ -145,6 +146,9 @@ def launch_request(run: StageRun, number: int) -> LaunchRequest:
 
 
 def _new_record(run: StageRun) -> dict[str, Any]:
+    packages = read_lock(lock_path(run.project, run.identity.environment["flavour"]))
+    write_json(run.directory.lock_detail("packages"), {name: pin.version for name, pin in packages.items()})
+    write_json(run.directory.lock_detail("code"), code_files(run.project / "src" / "lockstep", run.spec.code))
     return {
         "run_id": run.identity.run_id,
         "stage": run.spec.name,

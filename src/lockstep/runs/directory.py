@@ -67,6 +67,10 @@ class RunDirectory:
         """Its presence asks the workers of one attempt to save and stop."""
         return self.control / f"stop.{attempt}"
 
+    def lock_detail(self, name: str) -> Path:
+        """What stands behind one lock, for comparing runs: `code` (file → sha256) or `packages` (name → version)."""
+        return self.root / "locks" / f"{name}.json"
+
     def read(self) -> dict[str, Any] | None:
         """The record, or None before the first attempt."""
         return read_json(self.run_json) if self.run_json.exists() else None

@@ -53,11 +53,16 @@ def identify(
     )
 
 
-def code_hash(package: Path, rooms: tuple[str, ...]) -> str:
-    """sha256 over the Python files of `rooms` below `package`, by relative name and content."""
-    files: list[Path] = []
+def code_files(package: Path, rooms: tuple[str, ...]) -> dict[str, str]:
+    """Relative name → sha256 of the Python files of `rooms` below `package`."""
+    files: set[Path] = set()
     for room in rooms:
         path = package / room
-        files += [path] if path.is_file() else sorted(path.rglob("*.py"))
-    rows = [f"{file.relative_to(package).as_posix()} {sha256_file(file)}" for file in sorted(set(files))]
+        files |= {path} if path.is_file() else set(path.rglob("*.py"))
+    return {file.relative_to(package).as_posix(): sha256_file(file) for file in sorted(files)}
+
+
+def code_hash(package: Path, rooms: tuple[str, ...]) -> str:
+    """sha256 over the names and contents of `code_files`."""
+    rows = [f"{name} {digest}" for name, digest in code_files(package, rooms).items()]
     return sha256_bytes("\n".join(rows).encode())

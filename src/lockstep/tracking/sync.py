@@ -23,6 +23,13 @@ class SyncSummary:
     going_on: list[str] = field(default_factory=list)
     """Runs that a living parent is sending itself."""
 
+    def text(self) -> str:
+        """For a terminal."""
+        lines = [f"{name}: {count} values sent" for name, count in self.sent.items()]
+        lines += [f"{name}: is being sent by its own launcher" for name in self.going_on]
+        lines.append(f"{len(self.up_to_date)} run(s) were up to date")
+        return "\n".join(lines)
+
 
 def sync(runs_root: Path, uri: str, experiment: str) -> SyncSummary:
     """Sends every run below `runs_root` whose metrics or end MLflow at `uri` lacks.
