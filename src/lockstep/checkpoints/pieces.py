@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,5 +108,5 @@ def _first_replica(tensor: DTensor) -> bool:
 
 
 def _digest(values: Tensor) -> str:
-    raw = values.cpu().contiguous().flatten().view(torch.uint8)
-    return hashlib.sha256(memoryview(raw.numpy())).hexdigest()[:32]
+    raw: Any = values.cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return hashlib.sha256(raw).hexdigest()[:32]

@@ -39,7 +39,7 @@ _BYTES_PER_TENSOR = 4096
 
 
 class CheckpointStore:
-    """The checkpoints of one run under `root`. Opening it is collective and removes what dead attempts left half-written."""
+    """The checkpoints of one run under `root`. Opening it is collective and removes what dead attempts left."""
 
     def __init__(
         self,
