@@ -10,12 +10,12 @@ from lockstep.foundation.errors import UsageError
 
 
 def resolved_binds(request: LaunchRequest) -> list[Bind]:
-    """Project and scratch (writable) and the declared binds, links followed, each path once, parents first.
+    """The project (read-only: a stage writes to its run alone), scratch and the declared binds, links followed, each path once, parents first.
 
     A path named through a symbolic link is bound under both names, so that either works inside. A bind that another
     one already covers with the same or wider rights is left out.
     """
-    wanted = [Bind(request.project, writable=True), Bind(request.scratch, writable=True), *request.binds]
+    wanted = [Bind(request.project), Bind(request.scratch, writable=True), *request.binds]
     rights: dict[Path, bool] = {}
     for bind in wanted:
         for path in {bind.path, bind.path.resolve()}:
