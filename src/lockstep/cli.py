@@ -120,6 +120,24 @@ def generate(
 
 
 @app.command()
+def rerun(
+    run_name: RunName,
+    until_step: Annotated[int | None, typer.Option(help="replay only up to this step")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a recorded run again from its commit, parameters and inputs, and say whether it came out the same."""
+    from lockstep.records.compare import compare as compare_runs
+    from lockstep.records.find import find_run
+    from lockstep.records.rerun import rerun as run_again
+
+    project = _project()
+    original = find_run(project, run_name)
+    comparison = compare_runs(original, run_again(project, original, until_step))
+    _print(comparison.as_json(), as_json, comparison.text())
+    sys.exit(comparison.exit_code)
+
+
+@app.command()
 def compare(
     left: RunName,
     right: RunName,
@@ -171,5 +189,3 @@ def check(file: Annotated[Path, typer.Argument(help="a parameter file")] = Path(
 
     load_experiment(file)
     print(f"{file}: fine.")
-
-

@@ -47,5 +47,6 @@ def distinct_n(texts: Sequence[str], n: int = 2) -> float:
 
     0.0 where no text has n words.
     """
-    grams = [tuple(words[i : i + n]) for words in (text.lower().split() for text in texts) for i in range(len(words) - n + 1)]
+    split = [text.lower().split() for text in texts]
+    grams = [tuple(words[i : i + n]) for words in split for i in range(len(words) - n + 1)]
     return len(set(grams)) / len(grams) if grams else 0.0

@@ -33,7 +33,7 @@ class DoNotRetryError(LockstepError):
     exit_code = EXIT_DO_NOT_RETRY
 
 
-class StoppedAfterSave(LockstepError):
+class StoppedAfterSave(LockstepError):  # noqa: N818 - an outcome that was asked for
     """A requested stop: the state is saved and the same command goes on from it."""
 
     exit_code = EXIT_SAVED

@@ -35,7 +35,7 @@ def write_atomic(path: Path, content: str | bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -75,8 +75,8 @@ def tree_files(root: Path) -> list[Path]:
     """The files under `root` (or `root` itself) that count, sorted: no bytecode, no temporary files."""
     if root.is_file():
         return [root]
-    found = [p for p in root.rglob("*") if p.is_file()]
-    return sorted(p for p in found if "__pycache__" not in p.parts and p.suffix != ".pyc" and not p.name.endswith(".tmp"))
+    found = (path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return sorted(path for path in found if path.suffix not in (".pyc", ".tmp"))
 
 
 def sha256_tree(root: Path) -> str:
@@ -96,6 +96,6 @@ def replace_tree(source: Path, target: Path) -> None:
         shutil.copytree(source, staging)
         if target.exists():
             shutil.rmtree(target)
-        os.replace(staging, target)
+        staging.replace(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)

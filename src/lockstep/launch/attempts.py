@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ _STATUS_BY_CODE = {EXIT_OK: "complete", EXIT_SAVED: "stopped"}
 
 def now() -> str:
     """This moment in UTC, ISO 8601, seconds."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
 def begin(directory: RunDirectory, record: dict[str, Any], facts: dict[str, Any]) -> int:
@@ -54,7 +54,7 @@ def _rank_statuses(directory: RunDirectory, attempt: int) -> list[dict[str, Any]
 
 
 def _exit_code(launcher_code: int, statuses: list[dict[str, Any]]) -> int:
-    """The workers' own verdict: torchrun turns every worker's code into 1. A crash of one rank outweighs others' stops."""
+    """The workers' own verdict, since torchrun turns every code into 1; one rank's crash outweighs others' stops."""
     if launcher_code == EXIT_OK:
         return EXIT_OK
     codes = {status["exit_code"] for status in statuses}

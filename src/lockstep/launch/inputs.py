@@ -18,6 +18,8 @@ class ResolvedInputs:
 
     paths: dict[str, Path]
     hashes: dict[str, str]
+    made_by: dict[str, str]
+    """Input name → id of the run that made it, for inputs that are results of earlier stages."""
 
 
 class HashCache:
@@ -62,6 +64,7 @@ def resolve_inputs(project: Path, runs: Path, spec: StageSpec, experiment: Exper
     cache = HashCache(project / ".lockstep" / "hashes.json")
     paths: dict[str, Path] = {}
     hashes: dict[str, str] = {}
+    made_by: dict[str, str] = {}
     for name, wanted in spec.inputs(experiment).items():
         locked = project / wanted.path
         if not locked.exists():
@@ -70,8 +73,15 @@ def resolve_inputs(project: Path, runs: Path, spec: StageSpec, experiment: Exper
         _verify_manifest(folder, cache)
         paths[name] = folder
         hashes[name] = cache.tree(locked)
+        if wanted.stage:
+            made_by[name] = _maker(project, wanted.stage)
     cache.save()
-    return ResolvedInputs(paths, hashes)
+    return ResolvedInputs(paths, hashes, made_by)
+
+
+def _maker(project: Path, stage: str) -> str:
+    result = project / "results" / stage / "result.json"
+    return str(read_json(result).get("run_id", "unknown")) if result.exists() else "unknown"
 
 
 def _missing(stage: str, name: str, wanted: Input) -> str:

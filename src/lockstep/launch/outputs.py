@@ -17,5 +17,4 @@ def materialise(project: Path, stage: str, directory: RunDirectory, names: tuple
     absent = [name for name in names if not (directory.outputs / name).exists()]
     if absent:
         raise LockstepError(f"{directory.outputs} lacks {', '.join(absent)}; run it anew with LOCKSTEP_FRESH=1.")
-    if names:
-        replace_tree(directory.outputs, project / "results" / stage)
+    replace_tree(directory.outputs, project / "results" / stage)

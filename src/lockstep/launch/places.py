@@ -18,13 +18,13 @@ def project_root(start: Path | None = None) -> Path:
     for folder in (here, *here.parents):
         if (folder / "dvc.yaml").exists() and (folder / "src" / "lockstep").is_dir():
             return folder
-    raise UsageError(f"{here} is not inside a Lockstep checkout (no dvc.yaml beside src/lockstep).\nChange into your clone.")
+    raise UsageError(f"{here} is not in a Lockstep checkout (no dvc.yaml beside src/lockstep).\nChange into one.")
 
 
 def runs_root(project: Path) -> Path:
     """The absolute runs folder: LOCKSTEP_RUNS, else the line in .lockstep/runs, else `runs/` of the main checkout.
 
-    The main checkout, because `dvc exp run --temp` works in a folder that DVC deletes, and a git worktree is short-lived.
+    The main checkout, because `dvc exp run --temp` works in a folder that DVC deletes, and a worktree is short-lived.
     """
     if named := os.environ.get("LOCKSTEP_RUNS"):
         return Path(named).expanduser().resolve()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from lockstep.foundation.errors import EXIT_OK
 from lockstep.launch.fetch import fetch_all
-from lockstep.launch.places import runs_root
 from lockstep.params.experiment import load_experiment
 
 
@@ -44,9 +43,10 @@ def _dvc_lock(project: Path) -> bytes:
 
 def _closing_words(project: Path, unchanged: bool, seconds: float) -> str:
     first = "Nothing to do: every stage is up to date" if unchanged else "Done"
-    reports = sorted((runs_root(project) / "report").glob("*/outputs/report.html"), key=lambda path: path.stat().st_mtime)
-    lines = [f"\n{first} ({seconds:.0f} s)."]
-    if reports:
-        lines.append(f"Report:    {reports[-1]}")
-    lines += ["MLflow UI: make ui", "Try it:    ./lockstep generate ppo --prompt 'The film was'"]
+    lines = [
+        f"\n{first} ({seconds:.0f} s).",
+        f"Report:    {project / 'results' / 'report' / 'report.html'}",
+        "MLflow UI: make ui",
+        "Try it:    ./lockstep generate ppo --prompt 'The film was'",
+    ]
     return "\n".join(lines)

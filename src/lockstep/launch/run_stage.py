@@ -155,6 +155,7 @@ def _new_record(run: StageRun) -> dict[str, Any]:
         "status": "created",
         "created": attempts.now(),
         "locks": run.identity.locks,
+        "made_by": run.inputs.made_by,
         "params": run.experiment.model_dump(),
         "provenance": gather(run.project, run.directory.root / DIFF_FILE),
         "attempts": [],

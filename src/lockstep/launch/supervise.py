@@ -1,7 +1,7 @@
-"""Keeps one attempt: starts the workers in a process group of their own, shows and keeps their output, takes the signals.
+"""Keeps one attempt: workers in a process group of their own, their output shown and kept, signals turned into files.
 
-The parent alone takes Ctrl-C and SIGTERM. It turns the first into a stop file, which the workers read at their next step
-boundary; the second Ctrl-C ends the workers at once. Workers get no signal before their state is saved.
+The parent alone takes Ctrl-C and SIGTERM. It turns the first into a stop file, which the workers read at their next
+step boundary; the second Ctrl-C ends the workers at once. Workers get no signal before their state is saved.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Supervisor:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call, its library loaded before
         )
         reader = threading.Thread(target=self._relay, args=(process,), daemon=True)
         reader.start()
@@ -91,7 +91,7 @@ class Supervisor:
                 log.flush()
                 screen = _show(screen, chunk)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGINT:
             self._requests += 1
         if self._requests > 1:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 
-OPERATIONAL = {"operational": True}
+OPERATIONAL: JsonDict = {"operational": True}
 
 
 def operational(default: Any, **kwargs: Any) -> Any:

@@ -23,7 +23,10 @@ class SourceParams(Strict):
     )
     files: list[str] = Field([], description="hub: which files of the repository, as patterns (data/train-*.parquet)")
     weight: float = Field(
-        1.0, gt=0, le=16, description="0.25 keeps a quarter (chosen by content hash), 2.0 takes each training text twice"
+        1.0,
+        gt=0,
+        le=16,
+        description="0.25 keeps a quarter (chosen by content hash), 2.0 takes each training text twice",
     )
     max_samples: int | None = Field(None, ge=1, description="keep at most this many of its training texts")
 

@@ -44,7 +44,7 @@ class Experiment(Strict):
         if self.ppo.enabled and not self.data.prompts.sources:
             raise ValueError("ppo has no prompts: name data.prompts.sources, or write ppo.enabled: false")
         if self.ppo.enabled and reward.kind == "model" and not self.reward.enabled:
-            raise ValueError("ppo.reward.kind: model needs the reward stage: write reward.enabled: true, or another kind")
+            raise ValueError("ppo.reward.kind: model needs the reward stage; write reward.enabled: true")
         if self.reward.enabled and not self.data.preferences.sources:
             raise ValueError("reward has no pairs: name data.preferences.sources, or write reward.enabled: false")
         if self.ppo.enabled and reward.kind == "learned" and not self.data.reviews.sources:
@@ -85,7 +85,7 @@ def parse_experiment(raw: Any, where: str = "params.yaml") -> Experiment:
 
 
 def _explain(problem: Any) -> str:
-    location = [part for part in problem["loc"]]
+    location = list(problem["loc"])
     key = ".".join(str(part) for part in location)
     kind = problem["type"]
     if kind == "extra_forbidden":

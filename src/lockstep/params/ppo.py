@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from lockstep.params.base import Strict, operational
+from lockstep.params.base import Strict
 from lockstep.params.model import LoraParams, ModelParams, QuantizationParams
 
 
@@ -124,8 +124,6 @@ class PpoParams(Strict):
     scale_rewards: bool = Field(False, description="divide scores by their running standard deviation")
     clip_rewards: float | None = Field(None, gt=0, description="scores are kept within plus or minus this")
     target_kl: float | None = Field(None, gt=0, description="end a step's epochs once approxkl exceeds it; none: never")
-
-    progress: bool = operational(True, description="print a line per step")
 
     @property
     def prompts_per_rank(self) -> int:

@@ -32,11 +32,11 @@ class StageSpec:
     """Sections of the experiment that decide it."""
     inputs: Callable[[Experiment], dict[str, Input]]
     code: tuple[str, ...]
-    """Rooms and files below `src/lockstep` that decide it; a subset of what the stage imports (tracking decides nothing)."""
+    """Rooms and files below `src/lockstep` that decide it; fewer than it imports (tracking decides nothing)."""
     outputs: tuple[str, ...]
     """Names below `results/<stage>/` that are DVC outs."""
-    num_processes: Callable[[Experiment], int] = lambda experiment: 1
-    enabled: Callable[[Experiment], bool] = lambda experiment: True
+    num_processes: Callable[[Experiment], int] = lambda _: 1
+    enabled: Callable[[Experiment], bool] = lambda _: True
 
     def deciding_params(self, experiment: Experiment) -> dict[str, Any]:
         """The parameters that enter the run id, as plain data."""
@@ -92,7 +92,7 @@ def _evaluate_inputs(experiment: Experiment) -> dict[str, Input]:
     }
 
 
-def _report_inputs(experiment: Experiment) -> dict[str, Input]:
+def _report_inputs(_: Experiment) -> dict[str, Input]:
     return {
         name: Input(f"results/{name}/result.json", stage=name, folder=f"results/{name}")
         for name in ("prepare", "sft", "reward", "ppo", "evaluate")

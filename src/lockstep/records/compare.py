@@ -54,17 +54,18 @@ class Comparison:
             lines += ["What differs, likeliest explanation first:"]
             lines += [f"  {difference.line()}" for difference in self.differences]
         elif self.verdict is not Verdict.IDENTICAL:
-            lines.append("All recorded locks are equal: look at what is not locked (driver, thread counts, a code path).")
+            lines.append("All recorded locks are equal; look at what no lock holds (a driver, a race).")
         return "\n".join(lines)
 
 
 def compare(left: RunDirectory, right: RunDirectory, tolerance: float = DEFAULT_TOLERANCE) -> Comparison:
     """Compares two runs of one stage.
 
-    Identical: equal weights (or equal outputs where a stage makes none). Within tolerance: every decisive metric stays
-    within the relative `tolerance` at every common step. Raises UsageError for runs of two stages, or one not complete.
+    Identical: equal weights (or equal outputs where a stage makes none); for a run that was ended early, equal bits of
+    every decisive metric at every common step. Within tolerance: every decisive metric stays within the relative
+    `tolerance`. Raises UsageError for runs of two stages, or one that was never begun.
     """
-    a, b = _complete(left), _complete(right)
+    a, b = _begun(left), _begun(right)
     if a["stage"] != b["stage"]:
         raise UsageError(f"{left.root.name} is a run of {a['stage']} and {right.root.name} of {b['stage']}.")
     found = partings(a["stage"], left, right)
@@ -79,16 +80,20 @@ def compare(left: RunDirectory, right: RunDirectory, tolerance: float = DEFAULT_
     )
 
 
-def _complete(directory: RunDirectory) -> dict[str, Any]:
+def _begun(directory: RunDirectory) -> dict[str, Any]:
     record = directory.read()
-    if not record or not record["result"]:
-        raise UsageError(f"Run {directory.root.name} has no result yet; run its stage to the end first.")
+    if not record or not record["attempts"]:
+        raise UsageError(f"Run {directory.root.name} was never begun; there is nothing to compare.")
     return record
 
 
 def _verdict(a: dict[str, Any], b: dict[str, Any], found: list[Parting], tolerance: float) -> Verdict:
-    key = "weights_sha256" if "weights_sha256" in a else "outputs_sha256"
-    if a.get(key) is not None and a.get(key) == b.get(key):
+    if a and b:
+        key = "weights_sha256" if a.get("weights_sha256") else "outputs_sha256"
+        same = a.get(key) == b.get(key)
+    else:
+        same = bool(found) and all(parting.first_step is None for parting in found)
+    if same:
         return Verdict.IDENTICAL
     if found and all(parting.largest_relative <= tolerance for parting in found):
         return Verdict.WITHIN_TOLERANCE

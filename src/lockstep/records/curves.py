@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from lockstep.runs.directory import RunDirectory
 from lockstep.tracking.spool import curve
 
-DECISIVE = {"sft": ("loss", "grad_norm"), "reward": ("loss",), "ppo": ("objective/score", "objective/kl", "policy/loss")}
+DECISIVE = {
+    "sft": ("loss", "grad_norm"),
+    "reward": ("loss",),
+    "ppo": ("objective/score", "objective/kl", "policy/loss"),
+}
 """Per stage, the metrics that training decides; speeds and memory are not compared."""
 
 

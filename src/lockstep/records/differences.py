@@ -34,8 +34,8 @@ class Difference:
 def differences(left: RunDirectory, right: RunDirectory) -> list[Difference]:
     """Everything that differs between two recorded runs, likeliest explanation first.
 
-    The order: parameters, inputs, code, numeric packages, world size and threads, hardware class, other packages, engine.
-    A difference that cannot matter (host, time, path) is not in the list.
+    The order: parameters, inputs, code, numeric packages, world size and threads, hardware class, other packages,
+    engine. A difference that cannot matter (host, time, path) is not in the list.
     """
     a, b = left.read() or {}, right.read() or {}
     found = [

@@ -37,5 +37,5 @@ def find_run(project: Path, name: str) -> RunDirectory:
 def _current(project: Path, stage: str) -> str:
     result = project / "results" / stage / "result.json"
     if not result.exists():
-        raise UsageError(f"{stage} has no result yet (results/{stage}/result.json).\nRun it with: ./lockstep run {stage}")
+        raise UsageError(f"{stage} has no result yet.\nRun it with: ./lockstep run {stage}")
     return str(read_json(result).get("run_id", stage))

@@ -12,6 +12,16 @@ from lockstep.records.find import all_runs
 from lockstep.runs.directory import RunDirectory
 from lockstep.tracking.spool import last_step
 
+_COLUMNS = {
+    "stage": "stage",
+    "run_id": "run",
+    "status": "status",
+    "step": "step",
+    "attempts": "attempts",
+    "reason": "last attempt ended by",
+    "started": "started",
+}
+
 
 def describe_runs(project: Path) -> list[dict[str, Any]]:
     """One plain row per run, newest attempt last: stage, run id, status, last step, attempts, reason, weights."""
@@ -22,10 +32,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     """The rows as text for a terminal."""
     if not rows:
         return "no runs yet; make repro makes some"
-    view = Table("stage", "run", "status", "step", "attempts", "last attempt ended by", "started")
+    view = Table(*_COLUMNS.values())
     for row in rows:
-        cells = (row["stage"], row["run_id"], row["status"], row["step"], row["attempts"], row["reason"], row["started"])
-        view.add_row(*("" if cell is None else str(cell) for cell in cells))
+        view.add_row(*("" if row[key] is None else str(row[key]) for key in _COLUMNS))
     console = Console()
     with console.capture() as capture:
         console.print(view)

@@ -66,7 +66,7 @@ class Job:
             self._spool.append(step, values)
 
     def write_outcome(self, outcome: dict[str, Any]) -> None:
-        """Hands the end of this attempt to the parent (`reason`, `start_step`, `end_step`, memory, rates); rank 0 only."""
+        """Hands the end of this attempt to the parent (`reason`, `start_step`, `end_step`, rates); rank 0 only."""
         if self.is_main:
             write_json(self.directory.outcome_file(self.attempt), outcome)
 
