@@ -10,7 +10,7 @@ from lockstep.foundation.errors import UsageError
 
 
 def resolved_binds(request: LaunchRequest) -> list[Bind]:
-    """The project (read-only: a stage writes to its run alone), scratch and the declared binds, links followed, each path once, parents first.
+    """The project (read-only: a stage writes to its run alone), scratch and the declared binds, parents first.
 
     A path named through a symbolic link is bound under both names, so that either works inside. A bind that another
     one already covers with the same or wider rights is left out.
@@ -36,7 +36,7 @@ def check_binds(request: LaunchRequest) -> None:
     """Raises UsageError for a bind that is missing, or not writable where the stage must write."""
     for bind in (Bind(request.project), Bind(request.scratch, writable=True), *request.binds):
         if not bind.path.exists():
-            raise UsageError(f"{bind.path} is to be seen by the stage but does not exist here; make it or correct the path")
+            raise UsageError(f"{bind.path} is to be seen by the stage but does not exist; make it or correct the path")
         if bind.writable and not os.access(bind.path, os.W_OK):
             raise UsageError(f"{bind.path} is not writable for you; the stage writes there. Change its owner or mode.")
     if not (request.project / "params.yaml").exists():

@@ -53,7 +53,7 @@ def check_code(project: Path) -> None:
     expected = (project / "src" / "lockstep").resolve()
     if came_from != expected:
         raise DoNotRetryError(
-            f"the package `lockstep` came from {came_from}, not from {expected}; uninstall the other one or unset PYTHONPATH"
+            f"the package `lockstep` came from {came_from}, not from {expected}; uninstall the other one"
         )
 
 

@@ -122,7 +122,7 @@ def _stamp(site: Path) -> Path:
 
 
 def _checked_before(site: Path, identity: str) -> bool:
-    """True when nothing changed since the last full check. An image carries its id: its content has a name of its own."""
+    """True when nothing changed since the last full check. An image is checked by its own name, not file by file."""
     image = image_facts(site)
     if image is not None:
         return bool(image["environment_id"] == identity)
@@ -152,5 +152,6 @@ def _message(project: Path, flavour: str, site: Path, differences: list[str]) ->
     more = f"\n  … and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
     return (
         f"the environment in {site} is not the locked one ({flavour} in {project / 'image.lock'}):\n{shown}{more}\n"
-        f"`make setup FLAVOUR={flavour}` brings it back; to keep a new package, add it to requirements/*.in and `make lock`"
+        f"`make setup FLAVOUR={flavour}` brings it back; to keep a new package, add it to requirements/*.in and run "
+        "`make lock`"
     )

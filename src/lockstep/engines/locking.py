@@ -1,4 +1,4 @@
-"""Makes the locks: resolves requirements/*.in, keeps the hash of this platform's file, writes environments to image.lock."""
+"""Makes the locks: resolves requirements/*.in, keeps this platform's hashes, writes environments to image.lock."""
 
 from __future__ import annotations
 
@@ -131,7 +131,9 @@ def _best_file(package: dict[str, Any], order: dict[tags.Tag, int]) -> dict[str,
         best: dict[str, Any] = min(ranked, key=lambda row: row[:2])[2]
         return best
     if "sdist" not in package:
-        raise LockstepError(f"{package['name']} {package['version']} has no file for Python {PYTHON_MINOR} on Linux x86_64")
+        raise LockstepError(
+            f"{package['name']} {package['version']} has no file for Python {PYTHON_MINOR} on Linux x86_64"
+        )
     source: dict[str, Any] = package["sdist"]
     return source
 
@@ -159,9 +161,7 @@ def update_environments(project: Path, say: Callable[[str], None]) -> list[str]:
     """
     path = image_lock_path(project)
     lock = read_image_lock(project) if path.exists() else {"environments": {}, "images": {}}
-    changed = [
-        f"requirements/{flavour}.records.json" for flavour in FLAVOURS if _update_records(project, flavour, say)
-    ]
+    changed = [f"requirements/{flavour}.records.json" for flavour in FLAVOURS if _update_records(project, flavour, say)]
     environments = {flavour: environment_entry(project, flavour) for flavour in FLAVOURS}
     if environments != lock["environments"]:
         write_json(path, {**lock, "environments": environments})

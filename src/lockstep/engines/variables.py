@@ -1,4 +1,4 @@
-"""Which variables a stage sees: fixed ones, an allow-list from the host, and what the launcher decides. Nothing else."""
+"""Which variables a stage sees: fixed ones, an allow-list from the host, and what the launcher decides."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ FIXED = {
     "LC_ALL": "C.UTF-8",
     "PYTHONUTF8": "1",
     "PYTHONNOUSERSITE": "1",
-    "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONUNBUFFERED": "1",
     "PYTHONHASHSEED": "0",
     "PYTHONSAFEPATH": "1",

@@ -1,0 +1,69 @@
+# Every target is one line of what and one of how; `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+FLAVOUR ?= cpu
+PYTHON ?=
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+
+# The environment's bytecode is written once, on first import; its absence costs seconds at every start.
+unexport PYTHONDONTWRITEBYTECODE PYTHONHOME
+export PYTHONPATH := $(CURDIR)/src
+export PYTHONNOUSERSITE := 1
+export PYTHONSAFEPATH := 1
+export PATH := $(BIN):$(PATH)
+
+.PHONY: help setup repro test test-real soak image ui bench shell lock lint check format clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make .venv from the locks (FLAVOUR=cpu|cuda); does nothing when it is up to date
+	@FLAVOUR=$(FLAVOUR) PYTHON=$(PYTHON) scripts/setup.sh
+
+repro: setup ## the default experiment: fetch what it needs, run what is not up to date
+	@./lockstep repro
+
+test: setup ## the tests that need no daemon and no root (about 10 minutes on two cores)
+	@python -m pytest
+
+test-real: setup ## the tests against real Docker and Apptainer (installs them: Debian, as root)
+	@tests/real/setup.sh
+	@python -m pytest tests/real -m "real and not soak"
+
+soak: setup ## the long forms of the tests
+	@python -m pytest tests -m soak --timeout 7200
+
+image: setup ## wheelhouse, image, SIF and image.lock (FLAVOUR=cpu|cuda)
+	@./lockstep image build --flavour $(FLAVOUR)
+
+ui: setup ## the MLflow UI over this checkout's runs
+	@./lockstep ui
+
+bench: setup ## what things cost: start-up, first step, speed, by engine
+	@python benchmarks/run.py
+
+shell: setup ## a shell in which python, dvc and lockstep are this checkout's
+	@PATH="$(CURDIR):$$PATH" exec $${SHELL:-sh}
+
+lock: setup ## resolve requirements/*.in anew (keeps locked versions) and write locks and image.lock
+	@./lockstep image lock
+
+lint: setup ## ruff, mypy, import contracts, shellcheck
+	@ruff check .
+	@ruff format --check .
+	@mypy
+	@lint-imports --no-logo
+	@shellcheck lockstep scripts/*.sh .ci/run tests/real/*.sh
+
+check: lint test ## lint and test
+
+format: setup ## let ruff format and fix
+	@ruff check --fix-only --quiet .
+	@ruff format .
+
+clean: ## remove the environment and all caches; runs, results and data stay
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache wheelhouse
