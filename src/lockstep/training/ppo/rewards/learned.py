@@ -1,0 +1,59 @@
+"""A sentiment classifier fitted to the locked reviews: TF-IDF features and logistic regression."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import Pipeline, make_pipeline
+
+from lockstep.foundation.errors import UsageError
+
+
+class LearnedReward:
+    """How positive a text is, in [-1, 1]: 2 P(positive) - 1."""
+
+    def __init__(self, texts: list[str], labels: list[int], num_training_words: int) -> None:
+        """Fits on texts cut to `num_training_words` words, the length of what it will score; deterministic.
+
+        Raises UsageError when the labels are not of two kinds.
+        """
+        if len(set(labels)) != 2:
+            raise UsageError(f"A learned reward needs reviews of two labels, found {sorted(set(labels))}.")
+        self._pipeline: Pipeline = make_pipeline(
+            TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True),
+            LogisticRegression(C=4.0, max_iter=1000),
+        )
+        self._pipeline.fit([_first_words(text, num_training_words) for text in texts], np.array(labels))
+
+    def score(self, texts: list[str]) -> list[float]:
+        """2 P(positive) - 1 of each text."""
+        positive = self._pipeline.predict_proba(texts)[:, 1]
+        return [float(score) for score in 2 * positive - 1]
+
+
+def fit_learned_reward(reviews: Path, num_training_words: int) -> LearnedReward:
+    """Fits on `reviews`/train.jsonl, lines of {"text", "label"}.
+
+    Raises UsageError when the file is not there or holds too few reviews to learn anything from.
+    """
+    rows = read_reviews(reviews / "train.jsonl")
+    if len(rows) < 20:
+        raise UsageError(f"{reviews}/train.jsonl has {len(rows)} reviews; a learned reward needs at least 20.")
+    return LearnedReward([row["text"] for row in rows], [int(row["label"]) for row in rows], num_training_words)
+
+
+def read_reviews(path: Path) -> list[dict[str, Any]]:
+    """Rows of a reviews file. Raises UsageError when it is missing."""
+    if not path.is_file():
+        raise UsageError(f"{path} is not there; make it with: ./lockstep run prepare")
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def _first_words(text: str, num_words: int) -> str:
+    return " ".join(text.split()[:num_words])
