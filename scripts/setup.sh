@@ -64,8 +64,9 @@ export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-}} SSL_CERT_FILE=${
 [ -n "$SSL_CERT_FILE" ] || unset SSL_CERT_FILE
 
 sync() {
-    "$venv/bin/uv" pip sync --python "$venv/bin/python" --require-hashes --build-constraints "$lock" \
-        "${source[@]}" "$@" "$lock" requirements/dev.lock
+    local command=("$venv/bin/uv" pip sync --python "$venv/bin/python" --require-hashes --build-constraints "$lock"
+        "${source[@]}" "$@" "$lock" requirements/dev.lock)
+    if [ -t 2 ]; then "${command[@]}"; else "${command[@]}" 2> >(grep -v '^ [-+~] ' >&2); fi
 }
 
 verify() {
