@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lockstep.cli_image import image
 from lockstep.foundation.errors import LockstepError
 
 app = typer.Typer(
@@ -19,6 +20,7 @@ app = typer.Typer(
     help="Reproducible fine-tuning and RLHF: what was locked is what ran. Exit codes: 0 done, 2 wrong use, "
     "85 saved (run again), 93 do not run again, other: failed.",
 )
+app.add_typer(image, name="image")
 
 Stage = Annotated[str, typer.Argument(help="prepare, sft, reward, ppo, evaluate or report")]
 RunName = Annotated[str, typer.Argument(help="a run id, or the start of one, or a stage (its newest result)")]
