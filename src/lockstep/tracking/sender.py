@@ -63,9 +63,9 @@ class RunSender:
     @property
     def up_to_date(self) -> bool:
         """True when the ended run is in MLflow whole, as far as the notes say; ask after `open`."""
-        ends = {name: cursor.offset for name, cursor in self._state.cursors.items()}
-        sizes = {name: (self._root / name).stat().st_size for name in _SPOOLS if (self._root / name).exists()}
-        return self._state.final_status == described.final_status(self._record()) and ends == sizes
+        if self._state.final_status != described.final_status(self._record()):
+            return False
+        return not any(self._cursor(name).next_batch(self._root / name)[0] for name in _SPOOLS)
 
     def open(self) -> None:
         """Finds the execution's run in MLflow or makes it, and tells MLflow what it is."""
@@ -88,9 +88,7 @@ class RunSender:
     def pump(self) -> int:
         """Sends what the spools have grown by, and checkpoints that are new; returns the number of values sent."""
         sent = sum(self._pump_spool(name) for name in _SPOOLS)
-        metrics = self._state.cursors.get(METRICS, Cursor())
-        newest = max(metrics.highest.values(), default=0)
-        self._register_checkpoints(before=newest)
+        self._register_checkpoints(before=self._newest_step())
         return sent
 
     def close(self) -> None:
@@ -173,16 +171,21 @@ class RunSender:
         return paths
 
     def _pump_spool(self, name: str) -> int:
-        cursors, sent = self._state.cursors, 0
+        sent = 0
         while True:
-            samples, behind = cursors.get(name, Cursor()).next_batch(self._root / name)
-            self._send(samples)
-            if behind != cursors.get(name):
-                cursors[name] = behind
-                self._save()
+            samples, behind = self._cursor(name).next_batch(self._root / name)
             if not samples:
                 return sent
+            self._send(samples)
+            self._state.cursors[name] = behind
+            self._save()
             sent += len(samples)
+
+    def _cursor(self, name: str) -> Cursor:
+        return self._state.cursors.get(name, Cursor())
+
+    def _newest_step(self) -> int:
+        return max(self._cursor(METRICS).highest.values(), default=0)
 
     def _send(self, samples: Iterable[Sample]) -> None:
         from mlflow.entities import Metric
@@ -195,9 +198,7 @@ class RunSender:
         path = self._root / "outputs" / "metrics.json"
         if not path.exists():
             return []
-        cursor = self._state.cursors.get(METRICS, Cursor())
-        step = max(cursor.highest.values(), default=0)
-        values = described.results(read_json(path))
+        values, step = described.results(read_json(path)), self._newest_step()
         return [Sample(key, value, _end_time_ms(record), step) for key, value in values.items()]
 
     def _set_tags(self, tags: Mapping[str, str]) -> None:

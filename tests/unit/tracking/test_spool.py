@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.tracking.spool import Spool, curve, curves, last_step, read_points
+from tracked_runs import ENVIRONMENT
 
 
 def test_what_is_written_is_read_back_in_order(tmp_path: Path) -> None:
@@ -68,7 +69,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_readable_spool(tmp_path: Path) -
         "spool = Spool(Path(sys.argv[1]), attempt=1)\n"
         "for step in itertools.count(): spool.append(step, {f'metric/{i}': step / 3 for i in range(50)})\n"
     )
-    writer = subprocess.Popen([sys.executable, "-c", endless, str(path)])
+    writer = subprocess.Popen([sys.executable, "-c", endless, str(path)], env=ENVIRONMENT)
     while not path.exists() or path.stat().st_size < 500_000:
         assert writer.poll() is None
     os.kill(writer.pid, signal.SIGKILL)
