@@ -8,9 +8,7 @@ import subprocess
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
-_HOSTS = re.compile(
-    "|".join(["pypi" + r"\.org", "pythonhosted" + r"\.org", "npmjs" + r"\.org", "deb" + r"\.debian\.org"])
-)
+_INDEXES = re.compile(r"\b(pypi|pythonhosted|npmjs|deb\.debian|download\.pytorch)[.](org|com)\b")
 
 
 def run(command: list[Path], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
