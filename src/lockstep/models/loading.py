@@ -57,21 +57,23 @@ def load_model(
     device: torch.device,
     layout: Layout | None = None,
     attention_dropout: float | None = None,
+    device_map: str | None = None,
 ) -> PreTrainedModel:
     """A causal language model from `folder`, in evaluation mode.
 
     Without quantisation, each weight is read in its on-disk dtype and cast to `master_dtype`: over several ranks of
     `layout`, each rank reads and casts its own shard only (collective). A quantised base lies whole on every rank.
+    `device_map` ("auto", …) splits a whole or quantised model layer by layer over the devices that one process sees.
     Raises UsageError when weights are missing, or the model has no plan to shard it by.
     """
     transformers_logging.disable_progress_bar()
     config = load_config(folder, params, attention_dropout=attention_dropout)
     if params.quantization is not None:
-        return load_quantized(folder, config, params, device)
+        return load_quantized(folder, config, params, device_map or {"": device})
     layout = layout or Layout(1)
     if layout.num_ranks > 1:
         return _load_sharded(folder, config, params, layout)
-    return _load_whole(folder, config, params, layout, device)
+    return _load_whole(folder, config, params, layout, device, device_map)
 
 
 def _load_sharded(folder: Path, config: PretrainedConfig, params: ModelParams, layout: Layout) -> PreTrainedModel:
@@ -85,10 +87,16 @@ def _load_sharded(folder: Path, config: PretrainedConfig, params: ModelParams, l
 
 
 def _load_whole(
-    folder: Path, config: PretrainedConfig, params: ModelParams, layout: Layout, device: torch.device
+    folder: Path,
+    config: PretrainedConfig,
+    params: ModelParams,
+    layout: Layout,
+    device: torch.device,
+    device_map: str | None,
 ) -> PreTrainedModel:
-    model = _from_pretrained(AutoModelForCausalLM, folder, config, params)
-    model.to(device)
+    model = _from_pretrained(AutoModelForCausalLM, folder, config, params, device_map=device_map)
+    if device_map is None:
+        model.to(device)
     if params.precision.compute != params.master_dtype:
         shard(model, one_rank_mesh(device.type), layout, params.precision)
     return model

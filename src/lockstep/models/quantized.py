@@ -27,9 +27,9 @@ def bits_and_bytes_config(quantization: QuantizationParams, compute: torch.dtype
 
 
 def load_quantized(
-    folder: Path, config: PretrainedConfig, params: ModelParams, device: torch.device
+    folder: Path, config: PretrainedConfig, params: ModelParams, device_map: str | dict[str, torch.device]
 ) -> PreTrainedModel:
-    """The frozen, quantised model on `device`; what is not quantised stays in the compute dtype.
+    """The frozen, quantised model, placed as `device_map` says; what is not quantised stays in the compute dtype.
 
     PEFT's `prepare_model_for_kbit_training` is not used: it would turn embeddings and head to fp32 (1.2 GiB at 20B).
     """
@@ -40,7 +40,7 @@ def load_quantized(
         folder,
         config=config,
         dtype=compute,
-        device_map={"": device},
+        device_map=device_map,
         quantization_config=bits_and_bytes_config(params.quantization, compute),
         **options,
     )
