@@ -55,12 +55,12 @@ def _rank_statuses(directory: RunDirectory, attempt: int) -> list[dict[str, Any]
 
 def _exit_code(launcher_code: int, statuses: list[dict[str, Any]]) -> int:
     """The workers' own verdict, since torchrun turns every code into 1; one rank's crash outweighs others' stops."""
-    if launcher_code == EXIT_OK:
-        return EXIT_OK
     codes = {status["exit_code"] for status in statuses}
     for code in sorted(codes - {EXIT_SAVED}, reverse=True):
         return int(code)
-    return EXIT_SAVED if codes else EXIT_FAILED
+    if codes:
+        return EXIT_SAVED
+    return EXIT_OK if launcher_code == EXIT_OK else max(launcher_code, EXIT_FAILED)
 
 
 def _failure(launcher_code: int, statuses: list[dict[str, Any]]) -> str:

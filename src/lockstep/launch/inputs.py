@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,32 +56,49 @@ class HashCache:
             write_json(self._path, self._known)
 
 
-def resolve_inputs(project: Path, runs: Path, spec: StageSpec, experiment: Experiment) -> ResolvedInputs:
+def resolve_inputs(
+    project: Path, runs: Path, spec: StageSpec, experiment: Experiment, results: Mapping[str, Path] | None = None
+) -> ResolvedInputs:
     """Finds, checks and hashes everything that a stage reads.
 
+    `results` maps a stage to the folder that stands for `results/<stage>` (outputs not brought home yet).
     Raises UsageError for what is missing (with the command that makes it) and DoNotRetryError where a file is not what
     its manifest says.
     """
-    cache = HashCache(project / ".lockstep" / "hashes.json")
+    cache = HashCache(runs / "hashes.json")
+    found = _Places(project, runs, results or {})
     paths: dict[str, Path] = {}
     hashes: dict[str, str] = {}
     made_by: dict[str, str] = {}
     for name, wanted in spec.inputs(experiment).items():
-        locked = project / wanted.path
+        locked = found.place(wanted.path, wanted.stage)
         if not locked.exists():
             raise UsageError(_missing(spec.name, name, wanted))
-        folder = _weights_folder(project, runs, wanted, locked)
+        folder = _weights_folder(found, wanted, locked)
         _verify_manifest(folder, cache)
         paths[name] = folder
         hashes[name] = cache.tree(locked)
         if wanted.stage:
-            made_by[name] = _maker(project, wanted.stage)
+            made_by[name] = _maker(found.place(f"results/{wanted.stage}/result.json", wanted.stage))
     cache.save()
     return ResolvedInputs(paths, hashes, made_by)
 
 
-def _maker(project: Path, stage: str) -> str:
-    result = project / "results" / stage / "result.json"
+@dataclass(frozen=True)
+class _Places:
+    """Where the paths of the stage table lie on this machine."""
+
+    project: Path
+    runs: Path
+    results: Mapping[str, Path]
+
+    def place(self, path: str, stage: str | None) -> Path:
+        if stage in self.results:
+            return self.results[stage] / Path(path).relative_to(f"results/{stage}")
+        return self.project / path
+
+
+def _maker(result: Path) -> str:
     return str(read_json(result).get("run_id", "unknown")) if result.exists() else "unknown"
 
 
@@ -89,14 +107,14 @@ def _missing(stage: str, name: str, wanted: Input) -> str:
     return f"{stage} needs its input '{name}', and {wanted.path} is not here.\nGet it with: {mend}"
 
 
-def _weights_folder(project: Path, runs: Path, wanted: Input, locked: Path) -> Path:
+def _weights_folder(found: _Places, wanted: Input, locked: Path) -> Path:
     """Where the worker finds an input: a full model that a stage made lies in that run's folder, behind a manifest."""
     if wanted.folder:
-        return project / wanted.folder
+        return found.place(wanted.folder, wanted.stage)
     manifest = locked / "manifest.json"
     if wanted.stage and locked.name == "weights" and read_json(manifest).get("kind") == "model":
         result = read_json(locked.parent / "result.json")
-        model = RunDirectory(runs / wanted.stage / result["run_id"]).model
+        model = RunDirectory(found.runs / wanted.stage / result["run_id"]).model
         if not model.exists():
             raise UsageError(
                 f"The weights of {wanted.stage} run {result['run_id']} are not on this machine ({model}).\n"

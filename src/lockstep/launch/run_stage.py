@@ -5,90 +5,27 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lockstep.engines.base import Bind, Engine, LaunchRequest
-from lockstep.engines.environment import check_installed, environment_id
-from lockstep.engines.lockfile import lock_path, read_lock
 from lockstep.engines.select import select_engine
 from lockstep.foundation.errors import EXIT_OK, EXIT_SAVED
-from lockstep.foundation.files import write_json
 from lockstep.launch import attempts
 from lockstep.launch.command import worker_command
 from lockstep.launch.environment import num_threads, worker_variables
-from lockstep.launch.inputs import ResolvedInputs, resolve_inputs
 from lockstep.launch.lock import exclusive
 from lockstep.launch.outputs import materialise
-from lockstep.launch.places import runs_root
+from lockstep.launch.prepare import RunOptions, Sources, StageRun, hand_over, new_record, prepare_run
 from lockstep.launch.supervise import Supervisor
-from lockstep.params.experiment import Experiment, load_experiment
-from lockstep.params.stages import StageSpec, stage_spec
 from lockstep.runs.directory import RunDirectory
-from lockstep.runs.identity import Identity, code_files, identify
-from lockstep.tracking.provenance import DIFF_FILE, gather, hardware, slurm
+from lockstep.tracking.provenance import hardware, slurm
 from lockstep.tracking.tracker import Tracker
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What one start may ask beyond the parameters; none of it enters the run id."""
-
-    engine: str | None = None
-    elastic: int | None = None
-    """Continue on this many processes."""
-    continue_from: str | None = None
-    """Start from another run's newest checkpoint."""
-    until_step: int | None = None
-    """Stop (with a checkpoint) after this step."""
-
-    def for_workers(self) -> dict[str, Any]:
-        """The options that workers act on."""
-        return {"elastic": self.elastic, "continue_from": self.continue_from, "until_step": self.until_step}
-
-
-@dataclass
-class StageRun:
-    """One stage of one experiment, ready to start: everything is checked and locked."""
-
-    project: Path
-    spec: StageSpec
-    experiment: Experiment
-    identity: Identity
-    inputs: ResolvedInputs
-    runs: Path
-    options: RunOptions = field(default_factory=RunOptions)
-
-    @property
-    def directory(self) -> RunDirectory:
-        """The run's folder; the same locks lead to the same one."""
-        return RunDirectory(self.runs / self.spec.name / self.identity.run_id)
-
-    @property
-    def num_processes(self) -> int:
-        """Worker processes of this start."""
-        return self.options.elastic or self.spec.num_processes(self.experiment)
-
-
-def prepare_run(project: Path, stage: str, options: RunOptions) -> StageRun:
-    """Checks parameters, environment and inputs, and derives the run id. Starts nothing.
-
-    Raises UsageError or DoNotRetryError with what is wrong and how to mend it.
-    """
-    spec = stage_spec(stage)
-    experiment = load_experiment(project / "params.yaml")
-    flavour = getattr(experiment.environment, stage)
-    runs = runs_root(project)
-    inputs = resolve_inputs(project, runs, spec, experiment)
-    locked_environment = environment_id(project, flavour)
-    identity = identify(spec, experiment, inputs.hashes, locked_environment, project / "src" / "lockstep")
-    return StageRun(project, spec, experiment, identity, inputs, runs, options)
 
 
 def run_stage(project: Path, stage: str, options: RunOptions) -> int:
     """Runs one stage to its end, or goes on where an earlier attempt stopped; returns the exit code."""
-    run = prepare_run(project, stage, options)
+    run = prepare_run(Sources.of(project), stage, options)
     with exclusive(run.directory):
         if os.environ.get("LOCKSTEP_FRESH") == "1":
             _set_aside(run.directory)
@@ -97,14 +34,13 @@ def run_stage(project: Path, stage: str, options: RunOptions) -> int:
             materialise(project, stage, run.directory, run.spec.outputs)
             print(f"{stage} {run.identity.run_id}: complete already; results/{stage} holds its outputs.")
             return EXIT_OK
-        return _attempt(run, record or _new_record(run))
+        return _attempt(run, record or new_record(run))
 
 
 def _attempt(run: StageRun, record: dict[str, Any]) -> int:
-    check_installed(run.project, run.identity.environment["flavour"])
     engine = select_engine(run.project, run.options.engine)
     number = attempts.begin(run.directory, record, _attempt_facts(run, engine))
-    _hand_over(run, number)
+    hand_over(run, number)
     print(f"{run.spec.name} {run.identity.run_id}: attempt {number} on {engine.name}, {run.num_processes} process(es)")
     sys.stdout.flush()
     with Tracker(run.directory.root, run.experiment.run, run.runs):
@@ -145,24 +81,6 @@ def launch_request(run: StageRun, number: int) -> LaunchRequest:
     )
 
 
-def _new_record(run: StageRun) -> dict[str, Any]:
-    packages = read_lock(lock_path(run.project, run.identity.environment["flavour"]))
-    write_json(run.directory.lock_detail("packages"), {name: pin.version for name, pin in packages.items()})
-    write_json(run.directory.lock_detail("code"), code_files(run.project / "src" / "lockstep", run.spec.code))
-    return {
-        "run_id": run.identity.run_id,
-        "stage": run.spec.name,
-        "status": "created",
-        "created": attempts.now(),
-        "locks": run.identity.locks,
-        "made_by": run.inputs.made_by,
-        "params": run.experiment.model_dump(),
-        "provenance": gather(run.project, run.directory.root / DIFF_FILE),
-        "attempts": [],
-        "result": {},
-    }
-
-
 def _attempt_facts(run: StageRun, engine: Engine) -> dict[str, Any]:
     return {
         "engine": engine.name,
@@ -172,19 +90,6 @@ def _attempt_facts(run: StageRun, engine: Engine) -> dict[str, Any]:
         "slurm": slurm(),
         "options": {name: value for name, value in run.options.for_workers().items() if value is not None},
     }
-
-
-def _hand_over(run: StageRun, number: int) -> None:
-    job = {
-        "stage": run.spec.name,
-        "run_id": run.identity.run_id,
-        "params": run.experiment.model_dump(),
-        "project": str(run.project),
-        "inputs": {name: str(path) for name, path in run.inputs.paths.items()},
-        "input_hashes": run.inputs.hashes,
-        "options": run.options.for_workers(),
-    }
-    write_json(run.directory.job_file(number), job)
 
 
 def _set_aside(directory: RunDirectory) -> None:

@@ -142,7 +142,7 @@ STAGES = {
             "evaluate",
             ("seed", "model", "ppo", "evaluate"),
             _evaluate_inputs,
-            (*_SHARED, "data", "training/ppo", "evaluation", "stages/evaluate.py"),
+            (*_SHARED, "data", "training/sft", "training/ppo", "evaluation", "stages/evaluate.py"),
             ("result.json", "metrics.json", "samples.json"),
             num_processes=lambda experiment: experiment.evaluate.num_processes,
             enabled=lambda experiment: experiment.evaluate.enabled,
