@@ -93,7 +93,7 @@ class _Places:
     results: Mapping[str, Path]
 
     def place(self, path: str, stage: str | None) -> Path:
-        if stage in self.results:
+        if stage is not None and stage in self.results:
             return self.results[stage] / Path(path).relative_to(f"results/{stage}")
         return self.project / path
 
