@@ -54,13 +54,13 @@ def _rank_statuses(directory: RunDirectory, attempt: int) -> list[dict[str, Any]
 
 
 def _exit_code(launcher_code: int, statuses: list[dict[str, Any]]) -> int:
-    """The workers' own verdict, since torchrun turns every code into 1; one rank's crash outweighs others' stops."""
-    codes = {status["exit_code"] for status in statuses}
-    for code in sorted(codes - {EXIT_SAVED}, reverse=True):
-        return int(code)
+    """The workers' own verdict where they left one; a crash of one rank outweighs the others' saved stops."""
+    codes = {int(status["exit_code"]) for status in statuses}
+    if failed := codes - {EXIT_SAVED}:
+        return max(failed)
     if codes:
         return EXIT_SAVED
-    return EXIT_OK if launcher_code == EXIT_OK else max(launcher_code, EXIT_FAILED)
+    return launcher_code if launcher_code >= 0 else EXIT_FAILED
 
 
 def _failure(launcher_code: int, statuses: list[dict[str, Any]]) -> str:

@@ -1,4 +1,4 @@
-"""Stage `evaluate`: perplexity before and after SFT → reference and policy on held-out prompts → metrics and samples."""
+"""Stage `evaluate`: perplexity before and after SFT → reference and policy on held-out prompts → outputs."""
 
 from __future__ import annotations
 
