@@ -35,9 +35,9 @@ def token_rewards(scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: float) -> T
     Ziegler et al. (2019), eq. 2, in its per-token form (Stiennon et al., 2020, appendix A).
     scores: (batch,); kl and mask: (batch, length), the mask being true on the first `length_i` tokens of row i.
     """
-    rewards = -kl_coef * kl * mask
-    last = mask.sum(dim=1).long().clamp(min=1) - 1
-    return rewards.scatter_add(1, last.unsqueeze(1), scores.to(rewards.dtype).unsqueeze(1))
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    is_last = positions == mask.sum(dim=1, keepdim=True) - 1
+    return -kl_coef * kl * mask + scores.unsqueeze(1) * is_last
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from lockstep.params.ppo import PpoParams
@@ -14,14 +15,14 @@ from lockstep.training.ppo.experience import Experience, Scorer
 from lockstep.training.ppo.guards import Guards
 from lockstep.training.ppo.heads import ScalarHead
 from lockstep.training.ppo.kl import KlController
-from lockstep.training.ppo.memory import PeakMemory
+from lockstep.training.ppo.memory import PeakMemory, bytes_per_phase, bytes_per_role
 from lockstep.training.ppo.metrics import objective_metrics, update_metrics
 from lockstep.training.ppo.optimizer import build_optimizer, set_learning_rate
 from lockstep.training.ppo.parallel import Replicas
 from lockstep.training.ppo.prompts import Prompts
 from lockstep.training.ppo.rewards import Reward
 from lockstep.training.ppo.roles import Backbone, Role, disable_dropout
-from lockstep.training.ppo.rollout import Completions, generate
+from lockstep.training.ppo.rollout import Completions, eos_token_ids, generate
 from lockstep.training.ppo.sampling import Stream, uniforms
 from lockstep.training.ppo.state import Progress, TrainState
 from lockstep.training.ppo.update import Updater
@@ -50,7 +51,7 @@ class PpoEngine:
     ) -> None:
         """Puts the backbone into training mode; the value head starts at zero."""
         self.backbone, self.tokenizer, self.params, self.seed = backbone, tokenizer, params, seed
-        self._prompts, self._replicas = prompts, replicas
+        self.prompts, self.reward, self._replicas = prompts, reward, replicas
         self.value_head = ScalarHead(backbone.hidden_size).to(backbone.device)
         self._prepare_backbone()
         self.optimizer = build_optimizer(self._policy_parameters(), self._value_parameters(), params)
@@ -91,18 +92,32 @@ class PpoEngine:
         metrics["num_tokens"] = progress.num_tokens
         metrics["tokens_per_s/rollout"] = num_tokens / (rolled_out - started)
         metrics["tokens_per_s/update"] = num_tokens * self.params.num_ppo_epochs / (updated - rolled_out)
+        metrics["time/step_s"] = updated - started
         metrics["memory/peak"] = self.memory.largest
         self._guards.check_step(metrics)
         return StepResult(experience, metrics)
 
+    def memory_table(self) -> dict[str, int]:
+        """Bytes by name: what stays (per role), and what comes and goes (per phase), by counting and arithmetic."""
+        stays = bytes_per_role(self.backbone, self.value_head, self.optimizer)
+        return stays | bytes_per_phase(self.backbone, self.params)
+
     def _roll_out(self, poll: Callable[[], None]) -> Completions:
         progress = self.state.progress
         share = list(self._replicas.share(self.params.rollout_batch_size))
+        prompts = [self.prompts.at(progress.cursor + slot) for slot in share]
+        noise = uniforms(self.seed, Stream.ROLLOUT, progress.step, share, self.params.max_new_tokens)
+        return self.complete(Role.POLICY, prompts, noise, poll)
+
+    def complete(
+        self, role: Role, prompts: list[list[int]], noise: Tensor, poll: Callable[[], None] = lambda: None
+    ) -> Completions:
+        """Completes tokenised prompts under `role`; see `rollout.generate`."""
         return generate(
             self.backbone,
-            Role.POLICY,
-            [self._prompts.at(progress.cursor + slot) for slot in share],
-            uniforms(self.seed, Stream.ROLLOUT, progress.step, share, self.params.max_new_tokens),
+            role,
+            prompts,
+            noise,
             eos_token_ids=eos_token_ids(self.backbone, self.tokenizer),
             pad_token_id=int(self.tokenizer.pad_token_id),
             temperature=self.params.temperature,
@@ -135,11 +150,3 @@ class PpoEngine:
     def _value_parameters(self) -> list[torch.nn.Parameter]:
         adapter = self.backbone.parameters_of(Role.VALUE) if self.backbone.has(Role.VALUE) else {}
         return [*adapter.values(), *self.value_head.parameters()]
-
-
-def eos_token_ids(backbone: Backbone, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """The ids that end a text: those of the generation config (it may name several), else the tokenizer's."""
-    ids = backbone.model.generation_config.eos_token_id
-    if ids is None:
-        ids = tokenizer.eos_token_id
-    return list(ids) if isinstance(ids, list) else [int(ids)]

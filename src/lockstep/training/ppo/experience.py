@@ -78,9 +78,7 @@ class Scorer:
             completions, texts, scores, logprobs, ref_logprobs, entropies, values, kl, rewards, advantages, returns
         )
 
-    def _forward(
-        self, completions: Completions, poll: Callable[[], None]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _forward(self, completions: Completions, poll: Callable[[], None]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         config = LogitsConfig(self.params.temperature, self.params.logprob_chunk_size)
         size = self.params.per_device_rollout_batch_size
         own_adapter = self.backbone.has(Role.VALUE)
@@ -94,9 +92,7 @@ class Scorer:
             with_entropy=True,
             poll=poll,
         )
-        reference = score_completions(
-            self.backbone, Role.REFERENCE, completions, config, batch_size=size, poll=poll
-        )
+        reference = score_completions(self.backbone, Role.REFERENCE, completions, config, batch_size=size, poll=poll)
         values = policy.values
         if values is None:
             values = score_values(self.backbone, completions, self.value_head, size, poll)

@@ -30,8 +30,8 @@ class Guards:
             self._violated(
                 "start_kl",
                 f"before the first update the policy differs from the reference by {largest_log_ratio:.2e} nats at a "
-                f"token (allowed: {self._params.start_kl_tolerance:.0e}). Sampling and scoring disagree, or the adapter "
-                "is not the reference's. With a quantised backbone raise ppo.guards.start_kl_tolerance",
+                f"token (allowed: {self._params.start_kl_tolerance:.0e}). Sampling and scoring disagree, or the "
+                "adapter is not the reference's. With a quantised backbone raise ppo.guards.start_kl_tolerance",
             )
 
     def check_minibatch(self, stats: MinibatchStats, *, first: bool) -> None:
@@ -39,15 +39,15 @@ class Guards:
         numbers = (stats.policy_loss, stats.value_loss, stats.policy_grad_norm, stats.value_grad_norm)
         if not all(math.isfinite(number) for number in numbers):
             raise DoNotRetryError(
-                f"loss or gradient is not finite (policy loss {stats.policy_loss}, value loss {stats.value_loss}, "
-                f"gradient norms {stats.policy_grad_norm} and {stats.value_grad_norm}). The update was not applied; the "
-                "last checkpoint is good. Lower ppo.learning_rate, or set ppo.clip_rewards"
+                f"policy loss {stats.policy_loss}, value loss {stats.value_loss}, gradient norms "
+                f"{stats.policy_grad_norm} and {stats.value_grad_norm}: one is not finite. The step was not applied, "
+                "and the last checkpoint is good. Lower ppo.learning_rate, or set ppo.clip_rewards"
             )
         if first and self._ratio_is_one and stats.max_ratio_error > self._params.ratio_tolerance:
             self._violated(
                 "first_ratio",
-                f"in the first minibatch of a step a probability ratio is off 1 by {stats.max_ratio_error:.2e} (allowed: "
-                f"{self._params.ratio_tolerance:.0e}): the update scores another distribution than the rollout did. "
+                f"in the first minibatch of a step a probability ratio is off 1 by {stats.max_ratio_error:.2e} "
+                f"(allowed: {self._params.ratio_tolerance:.0e}): update and rollout score different distributions. "
                 "With a quantised or bf16 backbone raise ppo.guards.ratio_tolerance",
             )
         if self._params.max_ratio is not None and stats.ratio > self._params.max_ratio:
@@ -82,14 +82,14 @@ class Guards:
         if params.min_distinct is not None and distinct < params.min_distinct:
             self._violated(
                 "min_distinct",
-                f"only {distinct:.0%} of the completions' word pairs are distinct (needed: {params.min_distinct:.0%}): the "
-                "policy repeats itself. Raise ppo.kl_coef, or add ppo.entropy_coef",
+                f"only {distinct:.0%} of the completions' token pairs are distinct (needed {params.min_distinct:.0%}), "
+                "the policy repeats itself. Raise ppo.kl_coef, or add ppo.entropy_coef",
             )
         if params.min_length is not None and length < params.min_length:
             self._violated(
                 "min_length",
-                f"completions have {length:.1f} tokens on average (needed: {params.min_length}): the policy stops at once. "
-                "Raise ppo.kl_coef, or lower ppo.missing_eos_penalty",
+                f"completions have {length:.1f} tokens on average (needed: {params.min_length}): the policy stops at "
+                "once. Raise ppo.kl_coef, or lower ppo.missing_eos_penalty",
             )
 
     def _violated(self, name: str, message: str) -> None:

@@ -38,7 +38,9 @@ class ScalarHead(nn.Module):
             raise UsageError(f"{path.name} is not in {path.parent}; run the stage that makes it: ./lockstep run reward")
         tensors = load_file(path)
         if tensors["weight"].shape != (hidden_size,):
-            raise UsageError(f"{path} has {tensors['weight'].numel()} inputs, the backbone's hidden size is {hidden_size}")
+            raise UsageError(
+                f"{path} has {tensors['weight'].numel()} inputs, the backbone's hidden size is {hidden_size}"
+            )
         head = cls(hidden_size)
         with torch.no_grad():
             head.weight.copy_(tensors["weight"])

@@ -15,9 +15,7 @@ from lockstep.training.ppo.heads import ScalarHead
 from lockstep.training.ppo.roles import Backbone, Role
 
 
-def bytes_per_role(
-    backbone: Backbone, value_head: ScalarHead, optimizer: torch.optim.Optimizer
-) -> dict[str, int]:
+def bytes_per_role(backbone: Backbone, value_head: ScalarHead, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """Bytes that stay in memory: the backbone once, each role's adapter, the head, gradients, optimiser state."""
     adapters = {role: _bytes(backbone.parameters_of(role).values()) for role in Role if backbone.has(role)}
     own = {id(parameter) for role in adapters for parameter in backbone.parameters_of(role).values()}
@@ -33,12 +31,12 @@ def bytes_per_role(
     }
 
 
-def bytes_per_phase(backbone: Backbone, params: PpoParams, prompt_length: int) -> dict[str, int]:
-    """Bytes that come and go, by arithmetic: the KV cache of a rollout, the logits of a sampling step and of a chunk."""
+def bytes_per_phase(backbone: Backbone, params: PpoParams) -> dict[str, int]:
+    """Bytes that come and go, by arithmetic: KV cache of a rollout, logits of a sampling step and of a chunk."""
     config = backbone.model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    rows, length = params.per_device_rollout_batch_size, prompt_length + params.max_new_tokens
+    rows, length = params.per_device_rollout_batch_size, params.max_prompt_length + params.max_new_tokens
     element = torch.empty((), dtype=backbone.model.dtype).element_size()
     return {
         "rollout/kv_cache": 2 * config.num_hidden_layers * heads * head_size * rows * length * element,
@@ -59,6 +57,17 @@ def _quantisation_bytes(model: nn.Module) -> int:
         scales = [getattr(parameter, "SCB", None), getattr(getattr(parameter, "quant_state", None), "absmax", None)]
         total += _bytes([scale for scale in scales if isinstance(scale, Tensor)])
     return total
+
+
+def memory_report(table: dict[str, int], peaks: dict[str, int]) -> dict[str, dict[str, int]]:
+    """What run.json keeps: counted bytes and measured peaks."""
+    return {"counted_bytes": table, "peak_bytes": peaks}
+
+
+def memory_lines(table: dict[str, int]) -> list[str]:
+    """The counted bytes for people, one line per name."""
+    width = max(len(name) for name in table)
+    return [f"  {name:<{width}}  {size / (1 << 20):10,.1f} MiB" for name, size in table.items()]
 
 
 @dataclass

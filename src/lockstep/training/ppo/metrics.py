@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 from torch import Tensor
 
@@ -40,8 +42,8 @@ DETERMINISTIC = (
 def objective_metrics(experience: Experience, replicas: Replicas) -> dict[str, float]:
     """What the policy did and got.
 
-    objective/kl is the mean over completions of the KL summed over tokens, as TRL defined it; objective/kl_per_token is the
-    mean over tokens, in nats. objective/reward is the score minus the weighted KL, per completion.
+    objective/kl is the mean over completions of the KL summed over tokens, as TRL defined it; objective/kl_per_token is
+    the mean over tokens, in nats. objective/reward is the score minus the weighted KL, per completion.
     """
     mask = experience.completions.mask.float()
 
@@ -86,5 +88,5 @@ def completion_tokens(experience: Experience) -> list[list[int]]:
 
 def distinct2(completions: list[list[int]]) -> float:
     """Distinct token pairs over all token pairs (Li et al., 2016, arXiv:1510.03055); 1 where there is no pair."""
-    pairs = [pair for tokens in completions for pair in zip(tokens, tokens[1:], strict=False)]
+    pairs = [pair for tokens in completions for pair in itertools.pairwise(tokens)]
     return len(set(pairs)) / len(pairs) if pairs else 1.0

@@ -17,9 +17,7 @@ _BITSANDBYTES = {
 }
 
 
-def build_optimizer(
-    policy: list[nn.Parameter], value: list[nn.Parameter], params: PpoParams
-) -> torch.optim.Optimizer:
+def build_optimizer(policy: list[nn.Parameter], value: list[nn.Parameter], params: PpoParams) -> torch.optim.Optimizer:
     """AdamW (Loshchilov & Hutter, 2019) with one group per role, perhaps with 8-bit or paged states."""
     groups = [
         {"params": policy, "base_lr": params.learning_rate},

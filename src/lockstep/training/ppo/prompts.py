@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -32,14 +29,6 @@ class Prompts:
         """The token ids of the prompt at a cursor, which counts prompts from the first step on, across epochs."""
         epoch, offset = divmod(cursor, len(self))
         return self._token_ids[self._order(epoch)[offset]]
-
-
-def read_prompts(path: Path) -> list[dict[str, Any]]:
-    """The rows of a prompts file ({"id", "text", …}). Raises UsageError when it is missing."""
-    if not path.is_file():
-        raise UsageError(f"{path} is not there; make it with: ./lockstep run prepare")
-    with path.open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
 
 
 def tokenize_prompts(texts: list[str], tokenizer: PreTrainedTokenizerBase, max_length: int) -> list[list[int]]:

@@ -1,14 +1,15 @@
 """One backbone in memory plays every role: policy, reference, value and reward differ by the adapter that is active.
 
 A frozen (and perhaps quantised) causal language model is loaded once. Nothing is ever merged into it.
-PEFT's own switch turns `requires_grad` off on all adapters but the active one, so that a loss computed in two roles would
-silently lose the gradients of the first. `Backbone.role` is the only switch here and puts the flags back at once.
+PEFT's own switch turns `requires_grad` off on all adapters but the active one, so that a loss computed in two roles
+would silently lose the gradients of the first. `Backbone.role` is the only switch here and puts the flags back at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -131,38 +132,40 @@ class Backbone:
         self.model.activation_checkpointing_enable()
 
 
+@dataclass(frozen=True)
+class Adapters:
+    """The PEFT folders that roles are made from; None where a role has none, or starts anew."""
+
+    sft: Path | None = None
+    """The reference is this adapter, frozen, and the policy starts as a copy of it, in its shape."""
+    reward: Path | None = None
+    """The reward stage's adapter."""
+
+
 def build_backbone(
-    model: PreTrainedModel,
-    lora: LoraParams,
-    seed: int,
-    *,
-    sft_adapter: Path | None = None,
-    value_adapter: bool = False,
-    reward_adapter: Path | None = None,
+    model: PreTrainedModel, adapters: Adapters, lora: LoraParams, seed: int, *, value_adapter: bool = False
 ) -> Backbone:
     """Puts the adapters of all roles on a loaded causal language model and freezes everything else.
 
-    sft_adapter: a PEFT folder. The reference is that adapter, frozen, and the policy starts as a copy of it (in its shape);
-    without it the reference is the bare model and the policy a new adapter, whose B is zero: either way the KL is 0 at first.
-    Raises UsageError when an adapter does not fit the model.
+    Without an SFT adapter the reference is the bare model and the policy's B is zero; with one the policy is its copy.
+    Either way the KL is 0 at first. Raises UsageError when an adapter does not fit the model.
     """
     model.requires_grad_(False)
-    if sft_adapter is None:
+    if adapters.sft is None:
         peft_model = add_lora(model, lora, seed=seed, adapter_name=Role.POLICY)
     else:
-        peft_model = load_adapter(model, sft_adapter, adapter_name=Role.POLICY, is_trainable=True)
-        peft_model = load_adapter(peft_model, sft_adapter, adapter_name=Role.REFERENCE)
+        peft_model = load_adapter(model, adapters.sft, adapter_name=Role.POLICY, is_trainable=True)
+        peft_model = load_adapter(peft_model, adapters.sft, adapter_name=Role.REFERENCE)
     if value_adapter:
         peft_model = add_lora(peft_model, lora, seed=seed + 1, adapter_name=Role.VALUE)
-    if reward_adapter is not None:
-        peft_model = load_adapter(peft_model, reward_adapter, adapter_name=Role.REWARD)
+    if adapters.reward is not None:
+        peft_model = load_adapter(peft_model, adapters.reward, adapter_name=Role.REWARD)
     return Backbone(peft_model, frozenset({Role.POLICY, Role.VALUE} if value_adapter else {Role.POLICY}))
 
 
 def disable_dropout(model: nn.Module) -> None:
     """Sets every dropout probability to zero: with it on, an unchanged policy has ratios between 0.9 and 1.2."""
     for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        if isinstance(getattr(module, "attention_dropout", None), float):
-            module.attention_dropout = 0.0
+        for name in ("p",) if isinstance(module, nn.Dropout) else ("attention_dropout",):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)

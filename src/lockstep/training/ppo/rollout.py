@@ -13,7 +13,7 @@ from typing import Self
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedTokenizerBase
 
 from lockstep.training.ppo.roles import Backbone, Role
 from lockstep.training.ppo.sampling import draw
@@ -156,9 +156,15 @@ def _generate_batch(
         positions = positions[:, -1:] + 1
         tokens = new_tokens[:, t : t + 1]
         finished |= torch.isin(sampled, eos) & ~finished
-    return Completions(
-        torch.cat([prompt_tokens, new_tokens], dim=1), prompt_lengths, lengths, finished, num_new_tokens
-    )
+    return Completions(torch.cat([prompt_tokens, new_tokens], dim=1), prompt_lengths, lengths, finished, num_new_tokens)
+
+
+def eos_token_ids(backbone: Backbone, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The ids that end a text: those of the generation config (it may name several), else the tokenizer's."""
+    ids = backbone.model.generation_config.eos_token_id
+    if ids is None:
+        ids = tokenizer.eos_token_id
+    return list(ids) if isinstance(ids, list) else [int(ids)]
 
 
 def _left_pad(prompts: list[list[int]], length: int, pad_token_id: int) -> Tensor:

@@ -1,8 +1,8 @@
-"""Sampling whose noise comes from a counter: what is drawn never depends on how a batch was split over forwards or ranks.
+"""Sampling whose noise comes from a counter: what is drawn does not depend on how a batch was split.
 
-The distribution that is drawn from is `softmax(logits / temperature)` and nothing else. Top-k, top-p and minimum lengths
-are left out on purpose: they draw from a distribution that scoring would have to truncate in the same way, and a token
-that an update moves out of the kept set would get a probability ratio of zero.
+The distribution that is drawn from is `softmax(logits / temperature)` and nothing else. Top-k, top-p and minimum
+lengths are left out on purpose: they draw from a distribution that scoring would have to truncate in the same way, and
+a token that an update moves out of the kept set would get a probability ratio of zero.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from enum import IntEnum
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+_BLOCK = 256
+"""Tokens per block of the two-level search."""
 
 
 class Stream(IntEnum):
@@ -44,12 +48,23 @@ def _philox(seed: int, stream: Stream, step: int, index: int) -> np.random.Gener
 
 
 def draw(logits: Tensor, noise: Tensor, temperature: float) -> Tensor:
-    """Draws one token per row by inverting the cumulative distribution.
+    """Draws one token per row by inverting the cumulative distribution, block by block.
 
     logits: (batch, vocabulary); noise: (batch,) uniform numbers. Returns (batch,) token ids.
-    Summed in float64, so that rounding in the logits (another batch shape) moves a bound by less than 1e-6.
+    In float64, so that rounding in the logits (another batch shape) moves a bound by less than 1e-6. Sums are products
+    with a triangle of ones, because torch has no deterministic floating-point cumsum on CUDA.
     """
     probabilities = torch.softmax(logits.double() / temperature, dim=-1)
-    bounds = probabilities.cumsum(dim=-1)
+    blocks = F.pad(probabilities, (0, -logits.shape[-1] % _BLOCK)).unflatten(-1, (-1, _BLOCK))
+    bounds = _running_sum(blocks.sum(dim=-1))
     target = noise.to(bounds).unsqueeze(-1) * bounds[:, -1:]
-    return torch.searchsorted(bounds, target, right=True).squeeze(-1).clamp_(max=logits.shape[-1] - 1)
+    block = torch.searchsorted(bounds, target, right=True).clamp(max=blocks.shape[1] - 1)
+    chosen = blocks.gather(1, block.unsqueeze(-1).expand(-1, 1, _BLOCK)).squeeze(1)
+    below = F.pad(bounds, (1, 0)).gather(1, block)
+    offset = torch.searchsorted(_running_sum(chosen), target - below, right=True).clamp(max=_BLOCK - 1)
+    return (block * _BLOCK + offset).squeeze(-1).clamp(max=logits.shape[-1] - 1)
+
+
+def _running_sum(values: Tensor) -> Tensor:
+    size = values.shape[-1]
+    return values @ torch.ones(size, size, dtype=values.dtype, device=values.device).triu()

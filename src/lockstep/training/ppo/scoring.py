@@ -76,7 +76,7 @@ def _score_chunk(
 
 
 def _scatter(values: Tensor, mask: Tensor) -> Tensor:
-    return torch.zeros(mask.shape, dtype=values.dtype, device=values.device).masked_scatter(mask, values)
+    return torch.zeros(mask.shape, dtype=values.dtype, device=values.device).index_put((mask,), values)
 
 
 @dataclass(frozen=True)

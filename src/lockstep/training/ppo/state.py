@@ -1,4 +1,4 @@
-"""Everything that decides the next step: what a checkpoint of PPO holds. Never the base, whose manifest hash names it."""
+"""Everything that decides the next step: what a checkpoint of PPO holds. Never the base; its hash stands for it."""
 
 from __future__ import annotations
 

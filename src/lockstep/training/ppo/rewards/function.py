@@ -35,7 +35,8 @@ def load_function(file: str, project: Path) -> FunctionReward:
     if not source.is_file():
         raise UsageError(f"ppo.reward.file: {path} is not in {project}")
     spec = importlib.util.spec_from_file_location(f"lockstep_reward_{source.stem}", source)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not callable(getattr(module, name, None)):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 
+from lockstep.data.store import read_reviews
 from lockstep.foundation.errors import UsageError
+
+_FEWEST = 20
 
 
 class LearnedReward:
@@ -42,17 +43,9 @@ def fit_learned_reward(reviews: Path, num_training_words: int) -> LearnedReward:
     Raises UsageError when the file is not there or holds too few reviews to learn anything from.
     """
     rows = read_reviews(reviews / "train.jsonl")
-    if len(rows) < 20:
-        raise UsageError(f"{reviews}/train.jsonl has {len(rows)} reviews; a learned reward needs at least 20.")
-    return LearnedReward([row["text"] for row in rows], [int(row["label"]) for row in rows], num_training_words)
-
-
-def read_reviews(path: Path) -> list[dict[str, Any]]:
-    """Rows of a reviews file. Raises UsageError when it is missing."""
-    if not path.is_file():
-        raise UsageError(f"{path} is not there; make it with: ./lockstep run prepare")
-    with path.open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+    if len(rows) < _FEWEST:
+        raise UsageError(f"{reviews}/train.jsonl has {len(rows)} reviews; a learned reward needs at least {_FEWEST}.")
+    return LearnedReward([row.text for row in rows], [row.label for row in rows], num_training_words)
 
 
 def _first_words(text: str, num_words: int) -> str:
