@@ -75,7 +75,8 @@ def run(
     until_step: Annotated[int | None, typer.Option(help="save and stop after this step")] = None,
 ) -> None:
     """Run one stage, or go on where it stopped. A complete run starts nothing."""
-    from lockstep.launch.run_stage import RunOptions, run_stage
+    from lockstep.launch.prepare import RunOptions
+    from lockstep.launch.run_stage import run_stage
 
     options = RunOptions(engine=engine, elastic=elastic, continue_from=continue_from, until_step=until_step)
     sys.exit(run_stage(_project(), stage, options))
@@ -116,9 +117,11 @@ def generate(
     seed: Annotated[int, typer.Option(help="the same seed gives the same text")] = 0,
 ) -> None:
     """Try a result: reference beside policy, for one prompt or in a chat."""
-    from lockstep.launch.try_result import generate_text
+    from lockstep.launch.try_result import Question, ask
+    from lockstep.records.find import find_run
 
-    sys.exit(generate_text(_project(), run_name, prompt, max_new_tokens, temperature, seed))
+    project = _project()
+    sys.exit(ask(project, find_run(project, run_name), Question(prompt, max_new_tokens, temperature, seed)))
 
 
 @app.command()

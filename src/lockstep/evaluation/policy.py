@@ -12,13 +12,12 @@ from transformers import PreTrainedTokenizerBase
 
 from lockstep.evaluation.statistics import distinct_n, paired_gain
 from lockstep.params.ppo import PpoParams
-from lockstep.training.ppo.engine import eos_token_ids
 from lockstep.training.ppo.experience import decode
 from lockstep.training.ppo.parallel import Replicas
 from lockstep.training.ppo.prompts import tokenize_prompts
 from lockstep.training.ppo.rewards import Reward
 from lockstep.training.ppo.roles import Backbone, Role
-from lockstep.training.ppo.rollout import Completions, generate
+from lockstep.training.ppo.rollout import Completions, eos_token_ids, generate
 from lockstep.training.ppo.sampling import Stream, uniforms
 from lockstep.training.ppo.scoring import LogitsConfig, score_completions
 

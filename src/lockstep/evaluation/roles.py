@@ -8,26 +8,22 @@ import torch
 
 from lockstep.models.adapters import load_adapter
 from lockstep.models.loading import load_model
-from lockstep.models.weights import read_manifest
 from lockstep.params.experiment import Experiment
+from lockstep.training.ppo.build import Folders, frozen_model_params
 from lockstep.training.ppo.roles import Backbone, Role, disable_dropout
 
 
-def trained_backbone(
-    inputs: dict[str, Path], ppo_weights: Path, experiment: Experiment, device: torch.device
-) -> Backbone:
+def trained_backbone(folders: Folders, policy: Path, experiment: Experiment, device: torch.device) -> Backbone:
     """Loads the backbone once with the adapters of policy, reference (an SFT adapter, else none) and reward model.
 
-    inputs: the folders `model`, `sft` and `reward`, as the `ppo` stage read them. Nothing is trainable.
+    folders: what the `ppo` stage read; policy: its PEFT folder. Nothing is trainable.
     """
-    kind = read_manifest(inputs["sft"])["kind"]
-    base = inputs["sft"] if kind == "model" else inputs["model"]
-    quantization = experiment.ppo.backbone_quantization(experiment.model)
-    params = experiment.model.model_copy(update={"quantization": quantization})
-    model = load_adapter(load_model(base, params, device=device), ppo_weights, adapter_name=Role.POLICY.value)
-    if kind == "adapter":
-        load_adapter(model, inputs["sft"], adapter_name=Role.REFERENCE.value)
-    if experiment.ppo.reward.kind == "model":
-        load_adapter(model, inputs["reward"], adapter_name=Role.REWARD.value)
+    params = frozen_model_params(experiment)
+    base = load_model(folders.backbone, params, device=device, device_map=experiment.ppo.device_map)
+    model = load_adapter(base, policy, adapter_name=Role.POLICY.value)
+    if folders.sft_adapter is not None:
+        load_adapter(model, folders.sft_adapter, adapter_name=Role.REFERENCE.value)
+    if experiment.ppo.reward.kind == "model" and folders.reward_adapter is not None:
+        load_adapter(model, folders.reward_adapter, adapter_name=Role.REWARD.value)
     disable_dropout(model)
     return Backbone(model, frozenset())

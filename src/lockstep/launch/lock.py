@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from lockstep.foundation.errors import LockstepError
 from lockstep.runs.directory import RunDirectory
 
+LOCK = "launcher.lock"
+
 
 @contextmanager
 def exclusive(directory: RunDirectory) -> Iterator[None]:
     """Holds the run for this process. Raises LockstepError naming the holder when another launcher has it."""
     directory.control.mkdir(parents=True, exist_ok=True)
-    path = directory.control / "launcher.lock"
+    path = directory.control / LOCK
     with open(path, "a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

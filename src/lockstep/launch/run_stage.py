@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from lockstep.foundation.errors import EXIT_OK, EXIT_SAVED
 from lockstep.launch import attempts
 from lockstep.launch.command import worker_command
 from lockstep.launch.environment import num_threads, worker_variables
-from lockstep.launch.lock import exclusive
+from lockstep.launch.lock import LOCK, exclusive
 from lockstep.launch.outputs import materialise
 from lockstep.launch.prepare import RunOptions, Sources, StageRun, hand_over, new_record, prepare_run
 from lockstep.launch.supervise import Supervisor
@@ -93,19 +92,16 @@ def _attempt_facts(run: StageRun, engine: Engine) -> dict[str, Any]:
 
 
 def _set_aside(directory: RunDirectory) -> None:
-    """LOCKSTEP_FRESH=1: an earlier execution keeps its folder under another name."""
-    kept = [name for name in directory.root.iterdir() if name.name != "control"]
-    if not kept:
+    """LOCKSTEP_FRESH=1: an earlier execution keeps its folder under another name; the launcher's lock stays here."""
+    if directory.read() is None:
         return
     number = 1
     while (target := directory.root.with_name(f"{directory.root.name}.earlier-{number}")).exists():
         number += 1
-    target.mkdir()
-    for path in directory.root.iterdir():
-        if path.name == "control":
-            shutil.copytree(path, target / "control")
-        else:
-            path.rename(target / path.name)
+    (target / "control").mkdir(parents=True)
+    for path in [*directory.root.iterdir(), *directory.control.iterdir()]:
+        if path not in (directory.control, directory.control / LOCK):
+            path.rename(target / path.relative_to(directory.root))
 
 
 def _say_how_it_ended(run: StageRun, record: dict[str, Any], code: int) -> None:

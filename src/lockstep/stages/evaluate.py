@@ -20,6 +20,7 @@ from lockstep.stages._worker import main
 from lockstep.training.common.determinism import derived_seed, make_deterministic
 from lockstep.training.common.ranks import Ranks, joined_ranks
 from lockstep.training.common.stopping import StopFlag
+from lockstep.training.ppo.build import Folders
 from lockstep.training.ppo.parallel import Replicas
 from lockstep.training.ppo.rewards import build_judge, build_reward
 
@@ -78,14 +79,15 @@ def _compare(job: Job, ranks: Ranks, stop: StopFlag) -> list[Sample]:
         if stop.poll():
             raise StoppedAfterSave("stopped; an evaluation keeps nothing and starts again")
 
-    backbone = trained_backbone(job.inputs, job.inputs["ppo"], params, ranks.device)
-    tokenizer = load_tokenizer(job.inputs["model"])
+    folders = Folders.of(job.inputs, job.project)
+    backbone = trained_backbone(folders, job.inputs["ppo"], params, ranks.device)
+    tokenizer = load_tokenizer(folders.backbone)
     source = params.ppo.reward
     reward = build_reward(
         source,
-        project=job.project,
-        reviews=job.inputs["reviews"],
-        reward_weights=job.inputs["reward"] if _was_made(job, "reward") else None,
+        project=folders.project,
+        reviews=folders.reviews,
+        reward_weights=folders.reward_adapter,
         backbone=backbone,
         tokenizer=tokenizer,
     )
@@ -93,7 +95,7 @@ def _compare(job: Job, ranks: Ranks, stop: StopFlag) -> list[Sample]:
         backbone=backbone,
         tokenizer=tokenizer,
         reward=reward,
-        judge=build_judge(source, job.inputs["reviews"]),
+        judge=build_judge(source, folders.reviews),
         params=params.ppo,
         max_new_tokens=params.evaluate.max_new_tokens,
         seed=derived_seed(params.seed, "evaluate"),
