@@ -72,5 +72,6 @@ def voices_of(job: Job, ranks: Ranks) -> tuple[PreTrainedTokenizerBase, list[Voi
 
 
 def _roles(job: Job, ranks: Ranks) -> list[Voice]:
-    backbone = trained_backbone(Folders.of(job.inputs, job.project), job.directory.outputs / "weights", job.params, ranks.device)
+    folders = Folders.of(job.inputs, job.project)
+    backbone = trained_backbone(folders, job.directory.outputs / "weights", job.params, ranks.device)
     return [Voice(role.value, backbone.model, partial(backbone.role, role)) for role in (Role.REFERENCE, Role.POLICY)]
