@@ -89,8 +89,7 @@ def write_checkpoint(root: Path, snapshot: Snapshot, ranks: Ranks) -> Saved:
         _compare_replicas([part.digests for part in parts], snapshot.step)
         return ranks.main("finishing the checkpoint", lambda: _publish(root, folder, snapshot, parts))
     except (RankError, ReplicaError):
-        if ranks.is_main:
-            shutil.rmtree(folder, ignore_errors=True)
+        ranks.main("removing what was written", lambda: shutil.rmtree(folder, ignore_errors=True))
         raise
 
 

@@ -6,7 +6,7 @@ Each `poll` looks at the file on rank 0 and starts an asynchronous all-reduce on
 Polls are matched by their number: the k-th of one rank belongs to the k-th of the others. Training steps and evaluation
 batches come in equal numbers on every rank. A loop that may be longer on one rank than on another (generation until all
 sequences end, a last uneven batch) polls inside as well, and calls `settle` behind it: who comes early answers the
-polls of the others until they come, too. Without it a longer rank would wait in a poll, and the others for it elsewhere.
+polls of the others until they come. Without it a longer rank would wait in a poll, and the others for it elsewhere.
 """
 
 from __future__ import annotations
