@@ -2,12 +2,14 @@
 # Makes .venv from the hash-locked requirements; quick when it is up to date. Needs Python 3.11 on Linux x86_64, nothing else.
 #   FLAVOUR=cpu|cuda     which lock (default cpu)
 #   PYTHON=…             which Python 3.11 (default: the first one found)
-#   LOCKSTEP_TORCH_INDEX a package index that serves the CPU build of torch, where neither PIP_FIND_LINKS nor PyTorch's own is within reach
+# Where packages come from: see install.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 flavour=${FLAVOUR:-cpu}
 venv=.venv
+# make puts the environment first on PATH; it is to be made by another Python than its own.
+PATH=${PATH//$PWD\/$venv\/bin:/}
 stamp=$venv/.lockstep-setup
 lock=requirements/$flavour.lock
 
@@ -30,72 +32,28 @@ find_python() {
 then: make setup PYTHON=/path/to/python3.11"
 }
 
-# Only the CPU build of torch needs a source of its own: a folder that has it, a named index, else PyTorch's own (uv knows it).
-torch_source() {
-    [ "$flavour" = cpu ] || return 0
-    local folder
-    for folder in wheelhouse ${PIP_FIND_LINKS:-}; do
-        if compgen -G "$folder/torch-*+cpu*.whl" >/dev/null; then
-            printf -- '--find-links\n%s\n' "$folder"
-            return
-        fi
-    done
-    if [ -n "${LOCKSTEP_TORCH_INDEX:-}" ]; then
-        grep -A 1 '^torch==' "$lock" >"$venv/torch.lock"
-        "$venv/bin/pip" download --quiet --no-deps --require-hashes --index-url "$LOCKSTEP_TORCH_INDEX" \
-            --dest wheelhouse -r "$venv/torch.lock" >&2
-        printf -- '--find-links\nwheelhouse\n'
-        return
-    fi
-    printf -- '--torch-backend\ncpu\n'
-}
-
-# uv, itself hash-locked, installs in seconds what takes pip minutes.
-bootstrap_uv() {
-    [ -x "$venv/bin/uv" ] && return
-    say "installing uv"
-    awk '/^uv==/ { print; getline; print }' requirements/dev.lock >"$venv/uv.lock"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$venv/uv.lock"
-}
-
-# pip's settings hold for uv too, so that a site's mirror needs to be named once.
-export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-}} SSL_CERT_FILE=${SSL_CERT_FILE:-${PIP_CERT:-}}
-[ -n "$UV_DEFAULT_INDEX" ] || unset UV_DEFAULT_INDEX
-[ -n "$SSL_CERT_FILE" ] || unset SSL_CERT_FILE
-
-sync() {
-    local command=("$venv/bin/uv" pip sync --python "$venv/bin/python" --require-hashes --build-constraints "$lock"
-        "${source[@]}" "$@" "$lock" requirements/dev.lock)
-    if [ -t 2 ]; then "${command[@]}"; else "${command[@]}" 2> >(grep -v '^ [-+~] ' >&2); fi
-}
-
 verify() {
     PYTHONPATH=src PYTHONSAFEPATH=1 PYTHONNOUSERSITE=1 "$venv/bin/python" -m lockstep.engines.entry --flavour "$flavour"
 }
 
 [ -f "$lock" ] || die "there is no flavour '$flavour'; there are cpu and cuda"
-[ "$(uname -sm)" = "Linux x86_64" ] || die "the locks are for Linux x86_64, this is $(uname -sm); use a Linux machine or the image"
+[ "$(uname -sm)" = "Linux x86_64" ] || die "the locks are for Linux x86_64, this is $(uname -sm); use a Linux machine"
 
-wanted=$(cat "$lock" requirements/dev.lock scripts/setup.sh | sha256sum | cut -d ' ' -f 1)
-if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && [ -x "$venv/bin/python" ] && "$venv/bin/python" -c '' 2>/dev/null; then
+wanted=$(cat "$lock" requirements/dev.lock scripts/*.sh | sha256sum | cut -d ' ' -f 1)
+if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; then
     exit 0
 fi
 
 started=$SECONDS
-if ! "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
-    python=$(find_python)
-    say "making $venv with $("$python" --version) ($python)"
-    rm -rf "$venv"
-    "$python" -m venv "$venv" || die "$python cannot make a virtual environment; on Debian: apt install python3.11-venv"
-fi
+python=$(find_python)
+"$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    die "$python cannot make a virtual environment; on Debian: apt install python3.11-venv"
 rm -f "$stamp"
-bootstrap_uv
-mapfile -t source < <(torch_source)
-say "installing $(grep -c == "$lock") packages from $lock and the tools of requirements/dev.lock"
-sync
-if ! verify 2>"$venv/verify.log"; then
+say "installing $(grep -c == "$lock") packages from $lock and the tools of requirements/dev.lock ($("$python" --version))"
+scripts/install.sh "$python" "$venv" "$flavour" requirements/dev.lock
+if ! verify; then
     say "some installed files are not the locked ones; installing everything again"
-    sync --reinstall --quiet
+    REINSTALL=1 scripts/install.sh "$python" "$venv" "$flavour" requirements/dev.lock
     verify
 fi
 echo "$wanted" >"$stamp"
