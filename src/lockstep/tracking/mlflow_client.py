@@ -46,7 +46,7 @@ def connect(uri: str) -> Any:
     quieten()
     from mlflow.tracking import MlflowClient
 
-    with _database_lock(uri):
+    with database_lock(uri):
         client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         client.search_experiments(max_results=1)
     return client
@@ -67,7 +67,8 @@ def is_local(uri: str) -> bool:
 
 
 @contextlib.contextmanager
-def _database_lock(uri: str) -> Iterator[None]:
+def database_lock(uri: str) -> Iterator[None]:
+    """Held while something opens the local database for the first time and may have to make it."""
     if not is_local(uri):
         yield
         return
