@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -63,11 +63,7 @@ def load_adapter(
     else:
         model = get_peft_model(model, config, adapter_name=adapter_name)
     _to_fp32(model, adapter_name)
-    result = set_peft_model_state_dict(model, load_file(folder / WEIGHTS), adapter_name=adapter_name)
-    if result.unexpected_keys:
-        raise UsageError(
-            f"The adapter in {folder} is not one for this model: no place for {result.unexpected_keys[0]}."
-        )
+    _fill(model, adapter_name, load_file(folder / WEIGHTS), folder)
     return model
 
 
@@ -78,9 +74,12 @@ def adapter_parameters(model: PeftModel, adapter_name: str = "default") -> dict[
 
 
 def adapter_tensors(model: PeftModel, adapter_name: str = "default") -> dict[str, Tensor]:
-    """The adapter as PEFT saves it: whole CPU tensors by the names of an adapter file."""
-    state = get_peft_model_state_dict(model, adapter_name=adapter_name, save_embedding_layers=False)
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    """The adapter as PEFT saves it: whole CPU tensors by the names of an adapter file.
+
+    PEFT's own `get_peft_model_state_dict` gathers the whole sharded base on every rank to find them.
+    """
+    parameters = adapter_parameters(model, adapter_name).items()
+    return {_name_in_file(name, adapter_name): p.detach().cpu().contiguous() for name, p in parameters}
 
 
 def adapter_config(model: PeftModel, adapter_name: str, base: str) -> dict[str, Any]:
@@ -94,3 +93,18 @@ def _to_fp32(model: PeftModel, adapter_name: str) -> None:
     """Small updates vanish in 16-bit adapters, and a resumed run would go on in another dtype than it started in."""
     for parameter in adapter_parameters(model, adapter_name).values():
         parameter.data = parameter.data.float()
+
+
+def _name_in_file(name: str, adapter_name: str) -> str:
+    return name.replace(f".{adapter_name}.", ".")
+
+
+def _fill(model: PeftModel, adapter_name: str, saved: dict[str, Tensor], folder: Path) -> None:
+    parameters = {_name_in_file(n, adapter_name): p for n, p in adapter_parameters(model, adapter_name).items()}
+    shapes = {name: tuple(p.shape) for name, p in parameters.items()}
+    saved_shapes = {name: tuple(tensor.shape) for name, tensor in saved.items()}
+    if differing := sorted(set(shapes.items()) ^ set(saved_shapes.items())):
+        raise UsageError(f"The adapter in {folder} does not fit this model, first at {differing[0][0]}.")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(saved[name])

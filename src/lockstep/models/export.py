@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lockstep.foundation.files import write_json
+from lockstep.foundation.files import write_atomic, write_json
 from lockstep.models.adapters import WEIGHTS, adapter_config, adapter_tensors
 from lockstep.models.weights import WeightsDigest, named_weights, weights_sha256, write_manifest
 
@@ -35,13 +35,18 @@ _NOT_CONFIGURATION = ("distributed_config", "_name_or_path", "transformers_versi
 
 
 def export_model(
-    model: PreTrainedModel, base: Path, folder: Path, *, max_shard_bytes: int = _MAX_SHARD_BYTES
+    model: PreTrainedModel,
+    base: Path,
+    folder: Path,
+    *,
+    chat_template: str | None = None,
+    max_shard_bytes: int = _MAX_SHARD_BYTES,
 ) -> dict[str, Any] | None:
     """Writes `model` to `folder` as safetensors files with index, config, tokenizer and generation config. Collective.
 
     Every rank gathers one tensor at a time; rank 0 writes, and holds at most `max_shard_bytes` (and one tensor).
-    What is not weights comes from the `base` folder. Returns the manifest on rank 0, None elsewhere; an OSError of
-    rank 0 (a full disk) reaches all ranks, and no part of the folder stays then.
+    What is not weights comes from the `base` folder, but for the chat template, which is the one given. Returns the
+    manifest on rank 0, None elsewhere. An OSError of rank 0 (a full disk) reaches all ranks, with nothing left behind.
     """
     writes = not dist.is_initialized() or dist.get_rank() == 0
     staging = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.tmp")
@@ -49,7 +54,7 @@ def export_model(
     error: OSError | None = None
     for name, tensor in named_weights(model):
         error = error or _tried(writes, partial(writer.add, name, tensor))
-    error = error or _tried(writes, partial(_finish, model, base, staging, folder, writer))
+    error = error or _tried(writes, partial(_finish, model, base, staging, folder, writer, chat_template))
     shutil.rmtree(staging, ignore_errors=True)
     _raise_together(error)
     return write_manifest(folder, folder, "model", writer.digest.hexdigest()) if writes else None
@@ -112,12 +117,16 @@ class _ShardWriter:
         return self._folder / f"part-{number:05d}.safetensors"
 
 
-def _finish(model: PreTrainedModel, base: Path, staging: Path, folder: Path, writer: _ShardWriter) -> None:
+def _finish(
+    model: PreTrainedModel, base: Path, staging: Path, folder: Path, writer: _ShardWriter, chat_template: str | None
+) -> None:
     writer.finish()
     write_json(staging / "config.json", _config(model))
     for name in _FROM_BASE:
         if (base / name).is_file():
             shutil.copyfile(base / name, staging / name)
+    if chat_template is not None:
+        write_atomic(staging / "chat_template.jinja", chat_template)
     shutil.rmtree(folder, ignore_errors=True)
     staging.rename(folder)
 

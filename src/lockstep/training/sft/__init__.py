@@ -1,1 +1,1 @@
-"""Supervised fine-tuning: TRL trains, Transformers shards, our store saves."""
+"""Supervised fine-tuning: TRL's trainer on a model that Transformers sharded, with our store, stop and curves."""

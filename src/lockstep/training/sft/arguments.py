@@ -1,0 +1,74 @@
+"""The typed parameters as TRL's SFTConfig, with everything that we do ourselves turned off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from trl import SFTConfig
+
+from lockstep.foundation.errors import UsageError
+from lockstep.params.sft import SftParams
+
+
+def training_arguments(
+    sft: SftParams, *, seed: int, max_steps: int, num_accumulation_steps: int, device: torch.device, folder: Path
+) -> SFTConfig:
+    """What the trainer is told. Precision is the model's affair, so bf16 and fp16 (which mean autocast) are off.
+
+    The NaN filter is off, because it reads the loss back at every step, and hides what it finds.
+    """
+    return SFTConfig(
+        output_dir=str(folder),
+        seed=seed,
+        max_steps=max_steps,
+        per_device_train_batch_size=sft.per_device_train_batch_size,
+        per_device_eval_batch_size=sft.per_device_eval_batch_size,
+        gradient_accumulation_steps=num_accumulation_steps,
+        learning_rate=sft.learning_rate,
+        lr_scheduler_type=sft.lr_scheduler_type,
+        warmup_steps=sft.warmup_steps,
+        weight_decay=sft.weight_decay,
+        adam_beta1=sft.adam_beta1,
+        adam_beta2=sft.adam_beta2,
+        adam_epsilon=sft.adam_epsilon,
+        max_grad_norm=sft.max_grad_norm,
+        optim=sft.optim,
+        activation_checkpointing=sft.activation_checkpointing,
+        activation_checkpointing_kwargs={"use_reentrant": False, "preserve_rng_state": True},
+        bf16=False,
+        fp16=False,
+        use_cpu=device.type == "cpu",
+        save_strategy="no",
+        eval_strategy="no",
+        logging_strategy="no",
+        logging_nan_inf_filter=False,
+        report_to="none",
+        disable_tqdm=True,
+        ignore_data_skip=True,
+        average_tokens_across_devices=True,
+        remove_unused_columns=False,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        dataloader_num_workers=sft.dataloader_num_workers,
+    )
+
+
+def num_steps(sft: SftParams, num_rows: int) -> int:
+    """Optimiser steps of the whole run: `max_steps`, or as many whole batches as cover `num_train_epochs`."""
+    if sft.max_steps is not None:
+        return sft.max_steps
+    return max(1, -int(-sft.num_train_epochs * num_rows // sft.global_batch_size))
+
+
+def num_accumulation_steps(sft: SftParams, world_size: int) -> int:
+    """Micro-batches per step that keep the global batch on `world_size` ranks (elastic resume changes only that).
+
+    Raises UsageError when the global batch cannot be divided so.
+    """
+    per_pass = world_size * sft.per_device_train_batch_size
+    if sft.global_batch_size % per_pass:
+        raise UsageError(
+            f"A global batch of {sft.global_batch_size} sequences does not divide over {world_size} ranks with "
+            f"{sft.per_device_train_batch_size} sequences each; choose a number of ranks that divides it."
+        )
+    return sft.global_batch_size // per_pass

@@ -1,0 +1,107 @@
+"""One attempt of supervised fine-tuning, from loaded parts to trained weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from peft import PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lockstep.checkpoints.store import CheckpointStore, Found
+from lockstep.data.order import EpochOrder
+from lockstep.data.store import TokenStore
+from lockstep.foundation.errors import StoppedAfterSave, UsageError
+from lockstep.models.adapters import add_lora
+from lockstep.models.loading import load_model
+from lockstep.models.sharding import Layout
+from lockstep.params.experiment import Experiment
+from lockstep.training.common.determinism import derived_seed
+from lockstep.training.common.ranks import Ranks
+from lockstep.training.sft.arguments import num_accumulation_steps, num_steps, training_arguments
+from lockstep.training.sft.batches import BatchShape, Collate, StepSampler
+from lockstep.training.sft.resume import restore_weights
+from lockstep.training.sft.trainer import ResumableSFTTrainer, Session
+
+
+def build_model(folder: Path, experiment: Experiment, ranks: Ranks) -> PreTrainedModel | PeftModel:
+    """The model of this run as training begins: sharded over the ranks unless quantised, with fresh adapters if asked.
+
+    Raises UsageError as `load_model` and `add_lora` do.
+    """
+    sft = experiment.sft
+    if ranks.world_size % sft.dp_replicate_size:
+        raise UsageError(f"{ranks.world_size} ranks do not divide into sft.dp_replicate_size {sft.dp_replicate_size}.")
+    model = load_model(
+        folder,
+        experiment.model,
+        device=ranks.device,
+        layout=Layout(ranks.world_size, sft.dp_replicate_size),
+        attention_dropout=sft.attention_dropout,
+    )
+    if sft.peft is None:
+        return model
+    return add_lora(model, sft.peft, seed=derived_seed(experiment.seed, "adapter"))
+
+
+def build_trainer(
+    model: PreTrainedModel | PeftModel,
+    tokenizer: PreTrainedTokenizerBase,
+    train: TokenStore,
+    held_out: TokenStore,
+    collate: Collate,
+    session: Session,
+    folder: Path,
+) -> ResumableSFTTrainer:
+    """The trainer, with the data seen from this rank. Raises UsageError for an empty store."""
+    sft, ranks = session.sft, session.ranks
+    for store in (train, held_out):
+        if not len(store):
+            raise UsageError(f"{store.path} holds no rows, so there is nothing to train or measure on.")
+    max_steps = num_steps(sft, len(train))
+    accumulation = num_accumulation_steps(sft, ranks.world_size)
+    shape = BatchShape(ranks.rank, ranks.world_size, sft.per_device_train_batch_size, accumulation)
+    order = EpochOrder(len(train), derived_seed(session.seed, "order"))
+    return ResumableSFTTrainer(
+        model,
+        training_arguments(
+            sft,
+            seed=session.seed,
+            max_steps=max_steps,
+            num_accumulation_steps=accumulation,
+            device=ranks.device,
+            folder=folder,
+        ),
+        tokenizer=tokenizer,
+        train_dataset=train.dataset,
+        eval_dataset=held_out.dataset,
+        sampler=StepSampler(order, shape, start_step=session.start_step, max_steps=max_steps),
+        global_batch_size=shape.global_size,
+        collate=collate,
+        session=session,
+    )
+
+
+def train(trainer: ResumableSFTTrainer) -> None:
+    """Runs the steps that are still to do; a run whose last step is saved only gets its weights back. Collective.
+
+    Raises StoppedAfterSave when a stop was agreed and the state is saved, LockstepError when saving failed.
+    """
+    session = trainer.session
+    if session.found is not None and session.found.step >= trainer.args.max_steps:
+        trainer.counts = restore_weights(trainer.model, session.store, session.found)
+        return
+    trainer.train()
+    session.store.wait()
+    if trainer.stopped:
+        raise StoppedAfterSave(f"Saved at step {trainer.state.global_step} of {trainer.args.max_steps}.")
+
+
+def newest_checkpoint(store: CheckpointStore, verify: str, other: Path | None) -> Found | None:
+    """The checkpoint to go on from: this run's own newest, else that of the run folder `other`. Collective."""
+    found = store.newest(verify=verify)  # type: ignore[arg-type]
+    if found is not None or other is None:
+        return found
+    found = store.newest(verify=verify, root=other / "checkpoints", run_id=other.name)  # type: ignore[arg-type]
+    if found is None:
+        raise UsageError(f"{other} has no checkpoint to continue from.")
+    return found
