@@ -30,16 +30,20 @@ def begin(directory: RunDirectory, record: dict[str, Any], facts: dict[str, Any]
 def end(directory: RunDirectory, record: dict[str, Any], launcher_code: int) -> int:
     """Closes the newest attempt from what the workers left behind and returns the exit code of the command."""
     attempt = record["attempts"][-1]
-    statuses = _rank_statuses(directory, attempt["attempt"])
+    statuses = rank_statuses(directory, attempt["attempt"])
     code = _exit_code(launcher_code, statuses)
     outcome_file = directory.outcome_file(attempt["attempt"])
     outcome = read_json(outcome_file) if outcome_file.exists() else {}
+    reason = outcome.pop("reason", None)
     attempt.update(outcome)
-    attempt.update(ended=now(), exit_code=code)
     if code not in _STATUS_BY_CODE:
-        attempt["reason"] = _failure(launcher_code, statuses)
-    elif "reason" not in outcome:
-        attempt["reason"] = _STATUS_BY_CODE[code]
+        reason = _failure(launcher_code, statuses)
+    return close(directory, record, code, reason or _STATUS_BY_CODE[code])
+
+
+def close(directory: RunDirectory, record: dict[str, Any], code: int, reason: str) -> int:
+    """Closes the newest attempt with a known end, and the run with it; returns `code`."""
+    record["attempts"][-1].update(ended=now(), exit_code=code, reason=reason)
     record["status"] = _STATUS_BY_CODE.get(code, "failed")
     if code == EXIT_OK:
         result = directory.outputs / "result.json"
@@ -49,7 +53,8 @@ def end(directory: RunDirectory, record: dict[str, Any], launcher_code: int) -> 
     return code
 
 
-def _rank_statuses(directory: RunDirectory, attempt: int) -> list[dict[str, Any]]:
+def rank_statuses(directory: RunDirectory, attempt: int) -> list[dict[str, Any]]:
+    """What the ranks of one attempt left behind when they did not simply complete: exit code, message, rank."""
     return [read_json(path) for path in sorted(directory.control.glob(f"status.{attempt}.*.json"))]
 
 

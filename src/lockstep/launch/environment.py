@@ -10,9 +10,9 @@ def num_threads(num_processes: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // num_processes)
 
 
-def worker_variables(num_processes: int) -> dict[str, str]:
+def worker_variables(threads_per_process: int) -> dict[str, str]:
     """Thread counts, and the switches that make CUDA libraries repeat themselves."""
-    threads = str(num_threads(num_processes))
+    threads = str(threads_per_process)
     return {
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,

@@ -76,7 +76,7 @@ def launch_request(run: StageRun, number: int) -> LaunchRequest:
         attempt_name=f"lockstep-{run.spec.name}-{run.identity.run_id}-{number}",
         flavour=run.identity.environment["flavour"],
         binds=(Bind(run.runs, writable=True), *(Bind(path) for path in sorted(set(run.inputs.paths.values())))),
-        environment=worker_variables(run.num_processes),
+        environment=worker_variables(num_threads(run.num_processes)),
     )
 
 
