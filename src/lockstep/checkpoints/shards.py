@@ -1,7 +1,7 @@
 """Tensors to files and back through torch.distributed.checkpoint, without pickle on disk.
 
 torch's file-system writer puts all parts of one rank into one file of `torch.save` archives and pickles an index beside
-them. Ours hashes each file while it is written, and its index is JSON (docs/decisions, "no pickle in checkpoints").
+them. Ours hashes each file while it is written, and its index is JSON (docs/decisions/0020).
 """
 
 from __future__ import annotations
@@ -83,11 +83,17 @@ class HashingStream(io.BufferedIOBase):
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
         self._digest = hashlib.sha256()
+        self.error: OSError | None = None
+        """What a write failed with; torch's archive writer reports only a wrong position in its place."""
 
     def write(self, data: Any) -> int:
         """Writes and hashes `data`."""
         self._digest.update(data)
-        return self._raw.write(data)
+        try:
+            return self._raw.write(data)
+        except OSError as error:
+            self.error = error
+            raise
 
     def tell(self) -> int:
         """Bytes written so far."""
@@ -115,7 +121,10 @@ class _HashingFiles(FileSystem):
         assert mode == "wb", "this file system only writes"
         with open(path, "wb", buffering=_BUFFER_BYTES) as raw:
             stream = HashingStream(raw)
-            yield stream
+            try:
+                yield stream
+            except RuntimeError as error:
+                raise stream.error or error from None
             self.written[Path(path).name] = stream.finish()
 
 
