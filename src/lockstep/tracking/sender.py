@@ -23,6 +23,8 @@ SYSTEM = "system.jsonl"
 _SPOOLS = (METRICS, SYSTEM)
 _STATE_FILE = "mlflow.json"
 _EXECUTION_FILE = "execution.json"
+_KIND_TAG = "mlflow.experimentKind"
+"""Opens an experiment with the pages for training; MLflow's other kind shows traces of chats first."""
 _MAX_PARAMS = 100
 _MAX_ARTIFACT_BYTES = 32 * 2**20
 _ARTIFACTS = {
@@ -120,7 +122,8 @@ class RunSender:
         if (found := self._client.get_experiment_by_name(name)) is None:
             folder = artifact_folder(self._root.parent.parent).as_uri() if is_local(self._uri) else None
             try:
-                return str(self._client.create_experiment(name, artifact_location=folder))
+                kind = {_KIND_TAG: "custom_model_development"}
+                return str(self._client.create_experiment(name, artifact_location=folder, tags=kind))
             except MlflowException:
                 # Another run made it a moment ago; if that is not the reason, there is none to be found now.
                 if (found := self._client.get_experiment_by_name(name)) is None:

@@ -22,6 +22,7 @@ from lockstep.tracking.mlflow_client import artifact_folder, database_lock, is_l
 from lockstep.tracking.provenance import variables, without_credentials
 
 LOG = "server.log"
+_FOR_TRAINING = "workflowType=machine_learning"
 _HOST = "127.0.0.1"
 _PREFERRED_PORT = 5000
 _START_S = 120.0
@@ -40,7 +41,7 @@ def serve(runs_root: Path, parameters: RunParams, port: int | None = None) -> in
         return 0
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with running(runs_root, port) as server:
-        _say(f"MLflow: {server.url}   (Ctrl-C ends it)")
+        _say(f"MLflow: {server.url}/#/experiments?{_FOR_TRAINING}   (Ctrl-C ends it)")
         for name, page in server.experiment_pages().items():
             _say(f"  {name:<24} {page}")
         with contextlib.suppress(KeyboardInterrupt):
@@ -51,7 +52,7 @@ def serve(runs_root: Path, parameters: RunParams, port: int | None = None) -> in
 def comparison_page(run_ids: list[str], experiment_ids: list[str]) -> str:
     """The page that puts MLflow runs side by side, below the server's address."""
     runs, experiments = (quote(json.dumps(ids, separators=(",", ":"))) for ids in (run_ids, experiment_ids))
-    return f"/#/compare-runs?runs={runs}&experiments={experiments}"
+    return f"/#/compare-runs?runs={runs}&experiments={experiments}&{_FOR_TRAINING}"
 
 
 class Server:
@@ -78,9 +79,8 @@ class Server:
         request = urllib.request.Request(url, query, {"Content-Type": "application/json"})  # noqa: S310 - our own server
         with urllib.request.urlopen(request) as answer:  # noqa: S310
             experiments = json.load(answer)["experiments"]
-        return {
-            e["name"]: f"{self.url}/#/experiments/{e['experiment_id']}/runs" for e in experiments if "/" in e["name"]
-        }
+        pages = {e["name"]: f"/#/experiments/{e['experiment_id']}/runs?{_FOR_TRAINING}" for e in experiments}
+        return {name: self.url + page for name, page in pages.items() if name != "Default"}
 
     def stop(self) -> None:
         """Ends it and its workers."""
