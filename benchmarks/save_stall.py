@@ -2,9 +2,9 @@
 
     python benchmarks/save_stall.py [--parameters 16000000] [--rounds 7] [--folder DIR]
 
-Two quantities, each the maximum over ranks. `blocked_s`: seconds that the training thread spends in `save`. `wall_s`: the
-save and the steps behind it, until the checkpoint stands. `none` trains the same steps without a save: where all cores are
-busy, as here, the background thread takes its time from training, and `wall_s` shows how much.
+Two quantities, each the maximum over ranks. `blocked_s`: seconds that the training thread spends in `save`. `wall_s`:
+the save and the steps behind it, until the checkpoint stands. `none` trains the same steps without a save: with all
+cores busy, the background thread takes its time from training, and `wall_s` shows how much.
 """
 
 from __future__ import annotations

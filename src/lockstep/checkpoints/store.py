@@ -116,6 +116,12 @@ class CheckpointStore:
         except RankError as error:
             self._on_failed_save(self._background.step, error)
 
+    def confirm(self, step: int) -> None:
+        """Waits, and raises LockstepError unless the checkpoint of `step` stands. Call it before saying "saved"."""
+        self.wait()
+        if self._saved is None or self._saved.step != step:
+            raise LockstepError(f"step {step} is not saved (see the failed save above); what it adds is lost")
+
     def newest(
         self, *, verify: Literal["own", "full"] = "own", root: Path | None = None, run_id: str | None = None
     ) -> Found | None:

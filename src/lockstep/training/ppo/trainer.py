@@ -103,7 +103,7 @@ class PpoTrainer:
         if step == 0:
             raise StoppedAfterSave("stopped before the first step was done; the same command starts again")
         self._save()
-        self.session.store.wait()
+        self.session.store.confirm(step)
         raise StoppedAfterSave(f"saved at step {step}; repeat the command to go on")
 
     def _save_if_due(self) -> None:

@@ -93,6 +93,7 @@ def train(trainer: ResumableSFTTrainer) -> None:
     trainer.train()
     session.store.wait()
     if trainer.stopped:
+        session.store.confirm(trainer.state.global_step)
         raise StoppedAfterSave(f"Saved at step {trainer.state.global_step} of {trainer.args.max_steps}.")
 
 

@@ -194,6 +194,7 @@ class ResumableSFTTrainer(SFTTrainer):
         Raises StoppedAfterSave if a stop was asked for: every step is done and saved by then.
         """
         if self.held_out is None and not self._evaluate_held_out(self.args.max_steps):
+            self.session.store.confirm(self.args.max_steps)
             raise StoppedAfterSave("Stopped in the last evaluation; all steps are done and saved.")
         assert self.held_out is not None
         return self.held_out
