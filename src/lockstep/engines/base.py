@@ -36,13 +36,11 @@ class LaunchRequest:
     flavour: str
     """Which locked environment: a key of `environments` in image.lock."""
     binds: tuple[Bind, ...] = ()
-    """Beyond project and scratch: the runs folder, model and data folders, the DVC cache."""
+    """Beyond project (read-only) and scratch: the run's folder, model and data folders."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that the launcher decides (thread counts, attempt); they win over what the host has."""
     secrets: tuple[str, ...] = ()
     """Names of host variables that hold secrets and are handed through; recorded by name only."""
-    num_gpus: int = 0
-    """GPUs the process may see; 0 hides them all."""
     interactive: bool = False
     """True gives the process the terminal (`--shell`)."""
 
@@ -50,10 +48,13 @@ class LaunchRequest:
 class Engine(Protocol):
     """Host, Docker or Apptainer. Building a command starts nothing; `prepare` makes what the command needs."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """How people name it on the command line."""
+        ...
 
-    def unavailable(self) -> str | None:
-        """Why this engine cannot run here and how to mend it; None when it can."""
+    def unavailable(self, flavour: str) -> str | None:
+        """Why this engine cannot run a flavour here and how to mend it; None when it can."""
         ...
 
     def command(self, request: LaunchRequest) -> list[str]:
@@ -71,6 +72,6 @@ class Engine(Protocol):
         """
         ...
 
-    def stop(self, attempt_name: str) -> None:
-        """Ends what runs under this name, if it still runs (the client's death does not end a container)."""
+    def stop(self, request: LaunchRequest) -> None:
+        """Ends what this request started, if it still runs (a client's death does not end a container)."""
         ...

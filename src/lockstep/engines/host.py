@@ -16,7 +16,7 @@ class HostEngine:
 
     name = "host"
 
-    def unavailable(self) -> str | None:
+    def unavailable(self, flavour: str) -> str | None:
         """None: the process that asks is the environment."""
         return None
 
@@ -37,5 +37,5 @@ class HostEngine:
             folder.mkdir(parents=True, exist_ok=True)
         check_binds(request)
 
-    def stop(self, attempt_name: str) -> None:
+    def stop(self, request: LaunchRequest) -> None:
         """Does nothing: the parent owns the process group."""

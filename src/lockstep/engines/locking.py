@@ -9,15 +9,17 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from packaging import tags
 from packaging.utils import parse_wheel_filename
 
 from lockstep.engines.environment import image_lock_path, read_image_lock, records_path
 from lockstep.engines.installed import installed_packages, record_digest
-from lockstep.engines.lockfile import FLAVOURS, PYTHON_MINOR, environment_id_of, lock_path, read_lock
+from lockstep.engines.lockfile import FLAVOURS, PYTHON_MINOR, environment_id_of, lock_path, normalised, read_lock
 from lockstep.foundation.errors import LockstepError, UsageError
 from lockstep.foundation.files import read_json, sha256_file, write_atomic, write_json
 
@@ -25,6 +27,14 @@ _GLIBC = (2, 28)
 """Oldest glibc that the locked torch runs on; a newer wheel of another package would lock those hosts out."""
 _EXTRA_ARGUMENTS = {"cpu": (), "cuda": (), "dev": ("-c", "cpu.lock"), "data": ("--no-deps",)}
 """Beyond the common ones, in the order in which the locks are made."""
+
+
+@dataclass(frozen=True)
+class LockedFile:
+    """One file of a package, as an index offers it."""
+
+    url: str
+    sha256: str
 
 
 def lock_all(project: Path, say: Callable[[str], None]) -> list[str]:
@@ -61,23 +71,33 @@ def stale_locks(project: Path) -> list[str]:
 
 def compile_lock(project: Path, name: str) -> str:
     """The text of one lock, resolved now, with one hash per package."""
-    requirements = project / "requirements"
     with tempfile.TemporaryDirectory(prefix="lockstep-lock-") as folder:
-        lock, files = Path(folder) / f"{name}.lock", Path(folder) / "pylock.toml"
-        current = lock_path(project, name)
+        lock, current = Path(folder) / f"{name}.lock", lock_path(project, name)
         if current.exists():
             lock.write_text(current.read_text(encoding="utf-8"), encoding="utf-8")
-        common = [f"{name}.in", *_EXTRA_ARGUMENTS[name]]
-        _uv("pip", "compile", *common, "--generate-hashes", "--no-header", "-o", str(lock), cwd=requirements)
-        _uv("pip", "compile", "-c", str(lock), *common, "--format", "pylock.toml", "-o", str(files), cwd=requirements)
-        return f"# {name}.in, resolved and hash-locked by `make lock`.\n" + _pruned(lock.read_text(), chosen(files))
+        _compile(project, name, "--generate-hashes", "--no-header", "-o", str(lock))
+        keep = {file.sha256 for file in _files_of(project, name, lock).values()}
+        return f"# {name}.in, resolved and hash-locked by `make lock`.\n" + _pruned(lock.read_text(), keep)
 
 
-def _uv(*arguments: str, cwd: Path) -> None:
+def locked_files(project: Path, name: str) -> dict[str, LockedFile]:
+    """Package → the file that the committed lock means, and where it can be had now (a file or an index's address)."""
+    return _files_of(project, name, lock_path(project, name))
+
+
+def _files_of(project: Path, name: str, lock: Path) -> dict[str, LockedFile]:
+    with tempfile.TemporaryDirectory(prefix="lockstep-files-") as folder:
+        files = Path(folder) / "pylock.toml"
+        _compile(project, name, "-c", str(lock), "--format", "pylock.toml", "-o", str(files))
+        return chosen(files)
+
+
+def _compile(project: Path, name: str, *arguments: str) -> None:
     platform = ["--python-version", PYTHON_MINOR, "--python-platform", f"x86_64-manylinux_{_GLIBC[0]}_{_GLIBC[1]}"]
     hidden = ["--no-emit-index-url", "--no-emit-find-links", "--quiet"]
-    source = [] if "cuda.in" in arguments else torch_source()
-    _run_uv(*arguments, *platform, *hidden, *source, cwd=cwd)
+    source = [] if name == "cuda" else torch_source()
+    inputs = [f"{name}.in", *_EXTRA_ARGUMENTS[name]]
+    _run_uv("pip", "compile", *inputs, *arguments, *platform, *hidden, *source, cwd=project / "requirements")
 
 
 def _run_uv(*arguments: str, cwd: Path | None = None) -> None:
@@ -97,11 +117,11 @@ def torch_source() -> list[str]:
     return ["--torch-backend", "cpu"]
 
 
-def chosen(files: Path) -> dict[str, str]:
-    """Package → sha256 of the one file that an installer takes on this platform, from a pylock.toml (PEP 751)."""
+def chosen(files: Path) -> dict[str, LockedFile]:
+    """Package → the one file that an installer takes on this platform, from a pylock.toml (PEP 751)."""
     order = {tag: position for position, tag in enumerate(_platform_tags())}
     packages = tomllib.loads(files.read_text(encoding="utf-8"))["packages"]
-    return {package["name"]: _best_file(package, order)["hashes"]["sha256"] for package in packages}
+    return {normalised(package["name"]): _best_file(package, order) for package in packages}
 
 
 def _platform_tags() -> list[tags.Tag]:
@@ -120,31 +140,28 @@ def _platform_tags() -> list[tags.Tag]:
     ]
 
 
-def _best_file(package: dict[str, Any], order: dict[tags.Tag, int]) -> dict[str, Any]:
+def _best_file(package: dict[str, Any], order: dict[tags.Tag, int]) -> LockedFile:
     ranked = []
     for wheel in package.get("wheels", []):
-        filename = wheel.get("name") or (wheel.get("url") or wheel["path"]).rsplit("/", 1)[-1].replace("%2B", "+")
+        filename = unquote(wheel["url"].rsplit("/", 1)[-1])
         ranks = [order[tag] for tag in parse_wheel_filename(filename)[3] if tag in order]
         if ranks:
             ranked.append((min(ranks), filename, wheel))
-    if ranked:
-        best: dict[str, Any] = min(ranked, key=lambda row: row[:2])[2]
-        return best
-    if "sdist" not in package:
+    best = min(ranked, key=lambda row: row[:2])[2] if ranked else package.get("sdist")
+    if best is None:
+        named = f"{package['name']} {package['version']}"
         raise LockstepError(
-            f"{package['name']} {package['version']} has no file for Python {PYTHON_MINOR} on Linux x86_64"
+            f"{named} has no file for Python {PYTHON_MINOR} on Linux x86_64 (glibc {_GLIBC[0]}.{_GLIBC[1]})"
         )
-    source: dict[str, Any] = package["sdist"]
-    return source
+    return LockedFile(best["url"], best["hashes"]["sha256"])
 
 
-def _pruned(lock: str, keep: dict[str, str]) -> str:
-    """The lock with only the hashes in `keep`; a continuation that ended in a dropped line ends before it."""
-    kept_hashes = set(keep.values())
+def _pruned(lock: str, keep: set[str]) -> str:
+    """The lock with only the hashes in `keep`; a continuation that led to a dropped line ends before it."""
     lines = [
         line
         for line in lock.splitlines()
-        if not (found := re.search(r"--hash=sha256:([0-9a-f]{64})", line)) or found[1] in kept_hashes
+        if not (found := re.search(r"--hash=sha256:([0-9a-f]{64})", line)) or found[1] in keep
     ]
     for index, line in enumerate(lines):
         following = lines[index + 1] if index + 1 < len(lines) else ""

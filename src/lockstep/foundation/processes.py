@@ -1,10 +1,14 @@
-"""Short commands whose answer is wanted (git, nvidia-smi), started in one place; lacking one is no error."""
+"""Commands of others (git, nvidia-smi, docker), started in one place: for their answer, or shown while they run."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from lockstep.foundation.errors import LockstepError
 
 _TIMEOUT_S = 30.0
 
@@ -28,3 +32,16 @@ def capture(args: Sequence[str], cwd: Path | None = None, timeout_s: float = _TI
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout
+
+
+def run_shown(args: Sequence[str], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+    """Runs a long command whose progress a person watches; `env` is added to the caller's environment.
+
+    Raises LockstepError with the command and its exit code when it fails or is missing.
+    """
+    try:
+        code = subprocess.run(list(args), cwd=cwd, env={**os.environ, **(env or {})}, check=False).returncode
+    except OSError as error:
+        raise LockstepError(f"{args[0]} cannot be started: {error.strerror}; is it installed?") from None
+    if code != 0:
+        raise LockstepError(f"`{shlex.join(args)}` ended with {code}; what went wrong stands above")

@@ -37,29 +37,29 @@ def run_stage(project: Path, stage: str, options: RunOptions) -> int:
 
 
 def _attempt(run: StageRun, record: dict[str, Any]) -> int:
-    engine = select_engine(run.project, run.options.engine)
+    engine = select_engine(run.project, run.options.engine, run.identity.environment["flavour"])
+    request = launch_request(run, len(record["attempts"]) + 1)
+    engine.prepare(request)
     number = attempts.begin(run.directory, record, _attempt_facts(run, engine))
     hand_over(run, number)
     print(f"{run.spec.name} {run.identity.run_id}: attempt {number} on {engine.name}, {run.num_processes} process(es)")
     sys.stdout.flush()
     with Tracker(run.directory.root, run.experiment.run, run.runs):
-        code = attempts.end(run.directory, record, _supervise(run, engine, number))
+        code = attempts.end(run.directory, record, _supervise(run, engine, request, number))
     _say_how_it_ended(run, record, code)
     if code == EXIT_OK:
         materialise(run.project, run.spec.name, run.directory, run.spec.outputs)
     return code
 
 
-def _supervise(run: StageRun, engine: Engine, number: int) -> int:
-    request = launch_request(run, number)
-    engine.prepare(request)
+def _supervise(run: StageRun, engine: Engine, request: LaunchRequest, number: int) -> int:
     supervisor = Supervisor(
         command=engine.command(request),
         environment=engine.process_environment(request),
         workdir=run.project,
         log_file=attempts.attempt_log(run.directory, number),
         stop_file=run.directory.stop_file(number),
-        on_kill=lambda: engine.stop(request.attempt_name),
+        on_kill=lambda: engine.stop(request),
     )
     return supervisor.run()
 

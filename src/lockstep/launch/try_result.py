@@ -50,6 +50,6 @@ def ask(project: Path, directory: RunDirectory, question: Question) -> int:
         environment=worker_variables(1),
         interactive=True,
     )
-    engine = select_engine(project, None)
+    engine = select_engine(project, None, request.flavour)
     engine.prepare(request)
     return subprocess.run(engine.command(request), env=engine.process_environment(request), check=False).returncode

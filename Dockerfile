@@ -1,0 +1,33 @@
+# The locked environment as an image. It holds no code of Lockstep: the checkout is bound in, and its src is on PYTHONPATH.
+#   docker build --build-arg FLAVOUR=cpu .        (or cuda; the CUDA libraries come as wheels)
+# Builds with Docker's classic builder, BuildKit and buildah. Offline where wheelhouse/FLAVOUR holds the wheels, else online.
+ARG BASE_IMAGE=debian:bookworm-slim@sha256:96e378d7e6531ac9a15ad505478fcc2e69f371b10f5cdf87857c4b8188404716
+
+FROM ${BASE_IMAGE} AS environment
+ARG FLAVOUR=cpu
+ARG LOCKSTEP_TORCH_INDEX=
+ENV DEBIAN_FRONTEND=noninteractive PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8
+WORKDIR /build
+COPY scripts/image.sh scripts/install.sh scripts/bytecode.py scripts/
+COPY requirements/*.lock requirements/
+COPY image.lock ./
+# The bracket makes the wheelhouse optional: a pattern may match nothing, a plain name may not.
+COPY requirements/cpu.lock wheelhous[e]/${FLAVOUR}/* wheelhouse/${FLAVOUR}/
+RUN scripts/image.sh environment ${FLAVOUR}
+
+FROM ${BASE_IMAGE}
+ARG FLAVOUR=cpu
+ARG COMMIT=unknown
+ARG LOCK_SHA256=unknown
+COPY scripts/image.sh /tmp/image.sh
+RUN DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 /tmp/image.sh system
+COPY --from=environment /opt/lockstep /opt/lockstep
+ENV PATH=/opt/lockstep/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    LANG=C.UTF-8 LC_ALL=C.UTF-8 PYTHONUTF8=1 PYTHONNOUSERSITE=1 PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
+LABEL org.opencontainers.image.title="lockstep" \
+    org.opencontainers.image.revision="${COMMIT}" \
+    lockstep.flavour="${FLAVOUR}" \
+    lockstep.lock.sha256="${LOCK_SHA256}"
+USER lockstep
+WORKDIR /home/lockstep
+CMD ["python", "--version"]
