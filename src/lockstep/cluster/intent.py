@@ -6,6 +6,7 @@ gets its run when it starts; until then the intent is all there is of it.
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from lockstep.launch.attempts import now
 from lockstep.launch.prepare import RunOptions, Sources, StageRun, new_record, prepare_run
 from lockstep.params.experiment import Experiment
 from lockstep.runs.directory import RunDirectory
+from lockstep.tracking.provenance import DIFF_FILE
 
 FOLDER = "intents"
 
@@ -37,6 +39,8 @@ class Intent:
     run: Path | None = None
     """The run's directory, once it is known."""
     job_id: str | None = None
+    diff: str | None = None
+    """A file with the local changes of a dirty checkout."""
     created: str = field(default_factory=now)
 
     @classmethod
@@ -83,6 +87,8 @@ class Intent:
         record = run.directory.read()
         if record is None:
             record = {**new_record(run, self.provenance), "status": "submitted"}
+            if self.diff:
+                shutil.copyfile(self.diff, run.directory.root / DIFF_FILE)
             run.directory.write(record)
         if self.run is None:
             self.run = run.directory.root

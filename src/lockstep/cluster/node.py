@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lockstep.cluster.attempt import Allocation, Problem, begin, end
 from lockstep.cluster.bare import bare_intent
-from lockstep.cluster.image import locked_sha256
+from lockstep.cluster.image import image_file, locked_sha256
 from lockstep.cluster.intent import Intent
 from lockstep.cluster.site import limits, site_settings, variables
 from lockstep.foundation.errors import LockstepError
@@ -33,17 +33,17 @@ def main() -> int:
 def _begin(arguments: argparse.Namespace) -> int:
     intent = Intent.load(arguments.intent) if arguments.intent else bare_intent(arguments, slurm())
     flavour = str(getattr(intent.experiment.environment, intent.stage))
-    environment = variables()
+    environment, settings = variables(), site_settings(intent.source)
     allocation = Allocation(
         slurm=slurm(),
         engine=arguments.engine,
-        image=arguments.image,
+        image=arguments.image if arguments.engine == "host" else image_file(intent.checkout, flavour, settings),
         image_sha256="" if arguments.engine == "host" else locked_sha256(intent.source, flavour),
         num_nodes=int(environment["SLURM_JOB_NUM_NODES"]),
         cpus_per_task=int(environment.get("SLURM_CPUS_PER_TASK", "1")),
         live_jobs=frozenset(arguments.live.split()),
     )
-    for_scripts = begin(intent, allocation, limits(site_settings(intent.source)))
+    for_scripts = begin(intent, allocation, limits(settings))
     print(for_scripts or "complete")
     return 0
 
