@@ -10,17 +10,18 @@ ENV DEBIAN_FRONTEND=noninteractive PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8
 WORKDIR /build
 COPY scripts/image.sh scripts/install.sh scripts/bytecode.py scripts/
 COPY requirements/*.lock requirements/
-COPY image.lock ./
 # The bracket makes the wheelhouse optional: a pattern may match nothing, a plain name may not.
 COPY requirements/cpu.lock wheelhous[e]/${FLAVOUR}/* wheelhouse/${FLAVOUR}/
 RUN scripts/image.sh environment ${FLAVOUR}
+COPY image.lock ./
+RUN scripts/image.sh facts ${FLAVOUR}
 
 FROM ${BASE_IMAGE}
 ARG FLAVOUR=cpu
 ARG COMMIT=unknown
 ARG LOCK_SHA256=unknown
-COPY scripts/image.sh /tmp/image.sh
-RUN DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 /tmp/image.sh system
+COPY scripts/image.sh scripts/bytecode.py /run/
+RUN DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 /run/image.sh system /run/bytecode.py
 COPY --from=environment /opt/lockstep /opt/lockstep
 ENV PATH=/opt/lockstep/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     LANG=C.UTF-8 LC_ALL=C.UTF-8 PYTHONUTF8=1 PYTHONNOUSERSITE=1 PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1

@@ -73,12 +73,20 @@ def run(
     elastic: Annotated[int | None, typer.Option(help="go on with this many processes, same global batch")] = None,
     continue_from: Annotated[str | None, typer.Option(help="start from another run's newest checkpoint")] = None,
     until_step: Annotated[int | None, typer.Option(help="save and stop after this step")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the exact command, start nothing")] = False,
+    shell: Annotated[bool, typer.Option("--shell", help="a shell where the stage would run")] = False,
 ) -> None:
     """Run one stage, or go on where it stopped. A complete run starts nothing."""
+    from lockstep.launch.enter import exact_command, open_shell
     from lockstep.launch.prepare import RunOptions
     from lockstep.launch.run_stage import run_stage
 
     options = RunOptions(engine=engine, elastic=elastic, continue_from=continue_from, until_step=until_step)
+    if dry_run:
+        print(exact_command(_project(), stage, options))
+        return
+    if shell:
+        sys.exit(open_shell(_project(), stage, options))
     sys.exit(run_stage(_project(), stage, options))
 
 
@@ -185,6 +193,18 @@ def ui(port: Annotated[int | None, typer.Option(help="default: a free one")] = N
 
     project = _project()
     sys.exit(serve(runs_root(project), load_experiment(project / "params.yaml").run, port))
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """What is on this machine, what is missing, and how to mend it. Exit code 1 when something must be mended."""
+    from lockstep.engines.doctor import examine, table
+    from lockstep.launch.places import runs_root
+
+    project = _project()
+    findings = examine(project, runs_root(project))
+    _print([asdict(finding) for finding in findings], as_json, table(findings))
+    sys.exit(any(finding.state == "bad" for finding in findings))
 
 
 @app.command()

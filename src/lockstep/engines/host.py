@@ -6,6 +6,7 @@ import sys
 
 from lockstep.engines.base import PYTHON, LaunchRequest
 from lockstep.engines.binds import check_binds
+from lockstep.engines.environment import check_installed
 from lockstep.engines.variables import cache_folders, host_variables, stage_environment
 
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH")
@@ -32,7 +33,8 @@ class HostEngine:
         return {**inherited, **stage_environment(request, host), "TMPDIR": str(request.scratch / "tmp")}
 
     def prepare(self, request: LaunchRequest) -> None:
-        """Makes the run's caches and checks that what must be writable is."""
+        """Checks this environment, makes the run's caches, and checks that what must be writable is."""
+        check_installed(request.project, request.flavour)
         for folder in cache_folders(request.scratch):
             folder.mkdir(parents=True, exist_ok=True)
         check_binds(request)
