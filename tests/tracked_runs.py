@@ -62,7 +62,14 @@ def begin_attempt(root: Path) -> int:
     number = len(record["attempts"]) + 1
     started = f"2026-11-30T10:{10 * number:02d}:00+00:00"
     record["attempts"].append(
-        {"attempt": number, "started": started, "reason": "running", "engine": "host", "num_processes": 2}
+        {
+            "attempt": number,
+            "started": started,
+            "reason": "running",
+            "engine": "host",
+            "num_processes": 2,
+            "threads_per_process": 1,
+        }
     )
     record["status"] = "running"
     write_json(root / "run.json", record)

@@ -30,10 +30,17 @@ def experiment_name(record: Mapping[str, Any], base: str) -> str:
 
 def run_name(record: Mapping[str, Any]) -> str:
     """What the run is about (the DVC experiment's name, else the model), and its short id."""
-    model = record["params"].get("model", {})
-    about = record["provenance"].get("dvc", {}).get("exp_name") or PurePosixPath(str(model.get("path", "run"))).name
+    about = record["provenance"].get("dvc", {}).get("exp_name") or model_name(record["params"])
     slug = re.sub(r"[^a-z0-9]+", "-", about.lower()).strip("-")
     return f"{slug}-{record['run_id'][:6]}"
+
+
+def model_name(params: Mapping[str, Any]) -> str:
+    """The model as a hub or its folder names it: of `hub:org/name@commit` the name, of `data/smollm2/model` smollm2."""
+    model = params.get("model", {})
+    kind, _, source = str(model.get("source", "")).partition(":")
+    path = PurePosixPath(source.partition("@")[0] if kind == "hub" else str(model.get("path", "model")))
+    return path.parent.name if path.name == "model" and path.parent.name else path.name
 
 
 def parameters(record: Mapping[str, Any]) -> dict[str, str]:

@@ -1,0 +1,159 @@
+"""What was locked, what it took, what stopped it, and the exact commands to make it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lockstep.reporting.html import Html, details, number_cell, section, table, tag
+from lockstep.reporting.material import Material, StageFacts
+from lockstep.reporting.words import duration, moment, number, seconds_between, short, size
+
+
+def locks(material: Material) -> Html:
+    """What decided each stage, by hash."""
+    head = ("stage", "run", "inputs", "code", "environment", "weights made")
+    rows = [_lock_row(stage) for stage in material.stages.values() if not stage.skipped]
+    lead = (
+        "A run is named by what decides it. The same locks on the same kind of hardware give the same bits; ",
+        tag("code", "lockstep compare"),
+        " says which of them differ between two runs.",
+    )
+    return section("locks", "What was locked", table(head, rows, class_="locks"), lead=lead)
+
+
+def resources(material: Material) -> Html:
+    """Time, memory and hardware."""
+    stages = [stage for stage in material.stages.values() if stage.record]
+    if not stages:
+        return Html("")
+    longest = max((stage.seconds or 0.0 for stage in stages), default=0.0) or 1.0
+    with_energy = any(stage.energy_wh for stage in stages)
+    head = ["stage", "time", "", "processes", "peak memory", *(["GPU energy"] if with_energy else [])]
+    rows = [_resource_row(stage, longest, with_energy) for stage in stages]
+    rows.append([tag("th", "all", scope="row"), number_cell(duration(sum(s.seconds or 0.0 for s in stages)))])
+    hardware = material.newest_record["provenance"]["hardware"]
+    return section("resources", "What it took", table(head, rows, class_="resources"), _hardware(hardware, material))
+
+
+def attempts(material: Material) -> Html:
+    """Every start of every stage, and what ended it."""
+    rows = [_attempt_row(stage, attempt) for stage in material.stages.values() for attempt in stage.attempts]
+    if not rows:
+        return Html("")
+    head = ("stage", "attempt", "started", "time", "steps", "ended with")
+    return section("attempts", "Attempts", table(head, rows))
+
+
+def parameters(material: Material) -> Html:
+    """All parameters, folded by section."""
+    scalars = {key: value for key, value in material.params.items() if not isinstance(value, Mapping)}
+    groups = {key: value for key, value in material.params.items() if isinstance(value, Mapping)}
+    rows = [[tag("th", key, scope="row"), tag("td", tag("code", _text(value)))] for key, value in scalars.items()]
+    folded = [details(name, table(("parameter", "value"), _flat_rows(group))) for name, group in groups.items()]
+    lead = ("The section ", tag("code", "run"), " decides nothing: it says how often to save, log and show.")
+    return section("parameters", "Parameters", table(("parameter", "value"), rows), folded, lead=lead)
+
+
+def reproduce(material: Material) -> Html:
+    """Commands for someone with nothing but this page and the repository."""
+    git = material.newest_record.get("provenance", {}).get("git", {})
+    commit, remote = git.get("commit", "unknown"), git.get("remote") or "<address of the repository>"
+    lines = [f"git clone {remote} lockstep && cd lockstep", f"git checkout {commit}"]
+    if git.get("dirty") is True:
+        last = next(reversed([stage for stage in material.stages.values() if stage.record]))
+        lines.append(f"git apply dirty.diff   # kept beside run.json of {last.name} {last.run_id}")
+    lines += ["make setup", "make repro"]
+    again = [
+        f"./lockstep rerun {s.run_id}   # {s.name} alone, with a verdict" for s in material.stages.values() if s.record
+    ]
+    return section(
+        "reproduce",
+        "Make it again",
+        _commands(lines),
+        tag("p", "Or one stage, where its run is recorded, compared with this one at the end:"),
+        _commands(again),
+        lead="On Linux with git, make and Python 3.11. Nothing runs that the locks do not name.",
+    )
+
+
+def _commands(lines: list[str]) -> Html:
+    return tag("pre", tag("code", "\n".join(lines)), class_="commands")
+
+
+def _lock_row(stage: StageFacts) -> list[Any]:
+    locked, result = stage.record.get("locks", {}), stage.result
+    inputs = [tag("small", f"{name} ", _hash(digest)) for name, digest in sorted(result.get("inputs", {}).items())]
+    environment = locked.get("environment", {})
+    return [
+        tag("th", stage.name, scope="row"),
+        tag("td", tag("code", stage.run_id)),
+        tag("td", inputs),
+        tag("td", _hash(locked.get("code"))),
+        tag("td", environment.get("flavour"), " ", _hash(environment.get("id"))),
+        tag("td", tag("code", result["weights_sha256"], class_="whole") if result.get("weights_sha256") else "–"),
+    ]
+
+
+def _hash(digest: str | None) -> Html:
+    return tag("code", short(digest), title=digest)
+
+
+def _resource_row(stage: StageFacts, longest: float, with_energy: bool) -> list[Any]:
+    seconds = stage.seconds or 0.0
+    bar = tag("div", tag("span", style=f"width:{100 * seconds / longest:.1f}%", class_="main"), class_="shares")
+    newest = stage.attempts[-1] if stage.attempts else {}
+    peak = stage.peak_memory_bytes
+    energy = [number_cell(f"{number(stage.energy_wh, 3)} Wh" if stage.energy_wh else "–")] if with_energy else []
+    return [
+        tag("th", stage.name, scope="row"),
+        number_cell(duration(seconds)),
+        tag("td", bar, class_="bar"),
+        number_cell(f"{newest.get('num_processes', '–')} × {newest.get('threads_per_process', '–')} threads"),
+        number_cell(size(peak) if peak else "–"),
+        *energy,
+    ]
+
+
+def _hardware(hardware: Mapping[str, Any], material: Material) -> Html:
+    cpu, provenance = hardware["cpu"], material.newest_record["provenance"]
+    memory = f", {size(cpu['memory_bytes'])} memory" if cpu.get("memory_bytes") else ""
+    gpus = "; ".join(f"{gpu['model']}, {size(gpu['memory_bytes'])}, driver {gpu['driver']}" for gpu in hardware["gpus"])
+    facts = [
+        ("processor", f"{cpu['model']} ({cpu['isa']}), {cpu['num_cores']} cores{memory}"),
+        ("graphics", gpus or "none"),
+        ("system", provenance.get("platform")),
+        ("Python", provenance.get("python")),
+    ]
+    return tag("dl", [[tag("dt", name), tag("dd", value)] for name, value in facts if value], class_="hardware")
+
+
+def _attempt_row(stage: StageFacts, attempt: Mapping[str, Any]) -> list[Any]:
+    took = duration(seconds_between(attempt["started"], attempt["ended"])) if "ended" in attempt else "–"
+    steps = f"{attempt['start_step']} → {attempt['end_step']}" if attempt.get("end_step") else "–"
+    return [
+        tag("th", stage.name, scope="row"),
+        number_cell(attempt["attempt"]),
+        tag("td", moment(attempt["started"])),
+        number_cell(took),
+        number_cell(steps),
+        tag("td", attempt["reason"]),
+    ]
+
+
+def _flat_rows(group: Mapping[str, Any], prefix: str = "") -> list[list[Any]]:
+    rows: list[list[Any]] = []
+    for key, value in group.items():
+        if isinstance(value, Mapping):
+            rows += _flat_rows(value, f"{prefix}{key}.")
+        else:
+            rows.append([tag("th", f"{prefix}{key}", scope="row"), tag("td", tag("code", _text(value)))])
+    return rows
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_text(item) for item in value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_text(item)}" for key, item in value.items() if item is not None) + "}"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
