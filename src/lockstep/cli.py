@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lockstep import cli_cluster
 from lockstep.cli_image import image
 from lockstep.foundation.errors import LockstepError
 
@@ -21,6 +22,7 @@ app = typer.Typer(
     "85 saved (run again), 93 do not run again, other: failed.",
 )
 app.add_typer(image, name="image")
+cli_cluster.register(app)
 
 Stage = Annotated[str, typer.Argument(help="prepare, sft, reward, ppo, evaluate or report")]
 RunName = Annotated[str, typer.Argument(help="a run id, or the start of one, or a stage (its newest result)")]
@@ -100,20 +102,23 @@ def repro() -> None:
 
 @app.command()
 def status(as_json: AsJson = False) -> None:
-    """The runs on this machine: stage, state, steps, what ended the last attempt."""
+    """The runs on this machine, and the jobs that were submitted: state, steps, what ended the last attempt."""
+    from lockstep.cluster.status import describe_jobs, jobs_table
+    from lockstep.launch.places import runs_root
     from lockstep.records.listing import describe_runs, table
 
-    runs = describe_runs(_project())
-    _print(runs, as_json, table(runs))
+    project = _project()
+    runs, jobs = describe_runs(project), describe_jobs(runs_root(project))
+    text = f"{table(runs)}\n\n{jobs_table(jobs, runs_root(project))}" if jobs else table(runs)
+    _print({"runs": runs, "jobs": jobs}, as_json, text)
 
 
 @app.command()
-def stop(run_name: RunName) -> None:
-    """Ask a run to save and stop at its next step."""
-    from lockstep.records.find import find_run
-    from lockstep.records.stop import request_stop
+def stop(run_name: Annotated[str, typer.Argument(help="a run id, its start, a stage, or a Slurm job's id")]) -> None:
+    """Ask a run to save and stop at its next step; a job that still waits is taken out of the queue."""
+    from lockstep.cluster.stop import stop as stop_run
 
-    print(request_stop(find_run(_project(), run_name)))
+    print(stop_run(_project(), run_name))
 
 
 @app.command()

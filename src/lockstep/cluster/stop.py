@@ -6,7 +6,28 @@ from pathlib import Path
 
 from lockstep.cluster.intent import Intent, all_intents
 from lockstep.cluster.slurm import JobState, cancel, job_states
+from lockstep.foundation.errors import UsageError
+from lockstep.launch.places import runs_root
+from lockstep.records.find import find_run
+from lockstep.records.stop import request_stop
 from lockstep.runs.directory import RunDirectory
+
+
+def stop(project: Path, name: str) -> str:
+    """Stops what is called `name` and returns what to tell the person.
+
+    Raises UsageError for a name that is none, and for a run that is not going on.
+    """
+    runs = runs_root(project)
+    found = live_job(runs, name)
+    run = found[0].run if found else find_run(project, name).root
+    if run is not None and found is None:
+        found = live_job(runs, run.name)
+    if found and (said := take_out_of_queue(*found)):
+        return said
+    if run is None:
+        raise UsageError(f"Job {name} has started and its run is not known yet; ask again in a minute.")
+    return request_stop(RunDirectory(run))
 
 
 def live_job(runs: Path, name: str) -> tuple[Intent, JobState] | None:

@@ -21,6 +21,7 @@ from lockstep.launch.places import runs_root
 from lockstep.launch.prepare import RunOptions
 from lockstep.params.experiment import Experiment, load_experiment
 from lockstep.params.stages import STAGES, stage_spec
+from lockstep.records.find import find_run
 from lockstep.tracking.provenance import gather
 
 CHAIN = ("prepare", "sft", "reward", "ppo", "evaluate")
@@ -209,6 +210,17 @@ def submit_all(project: Path, request: Request) -> list[Submitted]:
             made[stage] = place
             answers.append(answer)
     return answers
+
+
+def find_upstream(project: Path, name: str) -> Path:
+    """What `--after NAME` means: the intent of a job (by its id, or by its run's), else the directory of a run.
+
+    Raises UsageError for a name that is neither.
+    """
+    for intent in reversed(all_intents(runs_root(project))):
+        if name in (intent.job_id, intent.run.name if intent.run else None):
+            return intent.path
+    return find_run(project, name).root
 
 
 def refuse_dirty(git: Mapping[str, Any], allowed: bool) -> None:
