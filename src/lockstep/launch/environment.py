@@ -18,5 +18,6 @@ def worker_variables(threads_per_process: int) -> dict[str, str]:
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
         "PYTHONWARNINGS": "ignore::DeprecationWarning,ignore::FutureWarning",
     }
