@@ -1,0 +1,109 @@
+"""The tiny recipe in two clones (another folder, another home, no shared cache): the same bits and the same lock."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from e2e.clones import STAGES, Clone
+
+pytestmark = pytest.mark.timeout(1800)
+
+
+@pytest.fixture(scope="module")
+def clones(tmp_path_factory: pytest.TempPathFactory) -> list[Clone]:
+    made = [
+        Clone.make(tmp_path_factory.mktemp(name), share_environment=True) for name in ("first", "zweiter Ordner, ä")
+    ]
+    for clone in made:
+        clone.run("./lockstep", "use", "tiny-cpu")
+        clone.run("./lockstep", "repro")
+    return made
+
+
+def test_locks_and_weights_are_equal(clones: list[Clone]) -> None:
+    first, second = clones
+    assert (first.path / "dvc.lock").read_bytes() == (second.path / "dvc.lock").read_bytes()
+    for stage in ("sft", "reward", "ppo"):
+        weights = [clone.result(stage)["weights_sha256"] for clone in clones]
+        assert weights[0] == weights[1]
+        print(f"{stage}: weights_sha256 {weights[0]} in both clones")
+
+
+def test_nothing_to_do_the_second_time(clones: list[Clone]) -> None:
+    first = clones[0]
+    attempts = {stage: len(first.record(stage)["attempts"]) for stage in STAGES}
+    assert "Nothing to do" in first.run("./lockstep", "repro").stdout
+    assert {stage: len(first.record(stage)["attempts"]) for stage in STAGES} == attempts == dict.fromkeys(STAGES, 1)
+
+
+def test_deleted_results_come_back_without_training(clones: list[Clone]) -> None:
+    first = clones[0]
+    lock = (first.path / "dvc.lock").read_bytes()
+    for stage in STAGES:
+        for out in (first.path / "results" / stage).iterdir():
+            first.run("rm", "-rf", str(out))
+    first.run("rm", "-rf", ".dvc/cache", "dvc.lock")
+    assert "complete already" in first.run("./lockstep", "repro").stdout
+    assert (first.path / "dvc.lock").read_bytes() == lock
+    assert len(first.record("sft")["attempts"]) == 1
+
+
+def test_operational_parameters_re_run_nothing(clones: list[Clone]) -> None:
+    first = clones[0]
+    params = first.path / "params.yaml"
+    before = params.read_text()
+    params.write_text(before.replace("save_steps: 3", "save_steps: 4"))
+    assert "Nothing to do" in first.run("./lockstep", "repro").stdout
+    params.write_text(before)
+
+
+def test_another_seed_gives_other_weights_and_dvc_shows_the_difference(clones: list[Clone]) -> None:
+    second = clones[1]
+    second.run("git", "add", "-f", "dvc.lock", "params.yaml")
+    second.run("git", "commit", "-qm", "the tiny recipe")
+    before = second.result("sft")["weights_sha256"]
+    second.run("dvc", "exp", "run", "-S", "seed=43", "-S", "sft.learning_rate=1e-3")
+    assert second.result("sft")["weights_sha256"] != before
+    assert "seed" in second.run("dvc", "params", "diff").stdout
+    assert "evaluate" in second.run("dvc", "metrics", "diff", "--json").stdout
+    assert json.loads(second.run("dvc", "plots", "show", "--json").stdout)["data"]
+    assert "seed" in second.run("dvc", "exp", "show", "--csv").stdout
+
+
+def test_a_rerun_is_identical_and_a_changed_seed_is_the_first_suspect(clones: list[Clone]) -> None:
+    second = clones[1]
+    runs = sorted((second.path / "runs" / "sft").iterdir(), key=lambda path: path.stat().st_mtime)
+    changed, original = runs[-1].name, runs[0].name
+    compared = second.run("./lockstep", "compare", original, changed, "--json", check=False)
+    assert compared.returncode == 11
+    assert json.loads(compared.stdout)["differences"][0]["name"] in ("seed", "sft.learning_rate")
+    again = second.run("./lockstep", "rerun", changed, "--json", check=False)
+    assert again.returncode == 0, again.stdout
+    assert json.loads(again.stdout[again.stdout.index("\n{") :])["verdict"] == "identical"
+
+
+def test_bad_parameters_start_nothing(clones: list[Clone]) -> None:
+    first = clones[0]
+    params = first.path / "params.yaml"
+    before = params.read_text()
+    params.write_text(before.replace("  learning_rate", "  learnig_rate", 1))
+    done = first.run("./lockstep", "run", "sft", check=False)
+    params.write_text(before)
+    assert done.returncode == 2
+    assert "Did you mean 'learning_rate'?" in done.stderr
+
+
+def test_the_screen_and_the_files_hold_no_secret(clones: list[Clone]) -> None:
+    first = clones[0]
+    done = first.run("./lockstep", "run", "evaluate", LOCKSTEP_FRESH="1", HF_TOKEN="hf_secret_1234567890")
+    assert "hf_secret" not in done.stdout + done.stderr
+    found = [path for path in (first.path / "runs").rglob("*") if path.is_file() and _holds(path, b"hf_secret")]
+    assert not found
+
+
+def _holds(path: Path, text: bytes) -> bool:
+    return os.access(path, os.R_OK) and text in path.read_bytes()
