@@ -19,6 +19,7 @@ from lockstep.launch.places import main_checkout, runs_root
 from lockstep.params.experiment import Experiment
 from lockstep.params.stages import STAGES, Input
 from lockstep.runs.directory import RunDirectory
+from lockstep.tracking.provenance import DIFF_FILE
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def _check_out(again: Rerun) -> None:
     commit = again.record["provenance"]["git"]["commit"]
     if capture(["git", "worktree", "add", "--detach", str(again.checkout), str(commit)], cwd=again.project) is None:
         raise UsageError(f"The recorded commit {commit} is not in this clone.\nGet it with: git fetch --all")
-    changes = again.original.root / "locks" / "uncommitted.diff"
+    changes = again.original.root / DIFF_FILE
     if changes.exists() and capture(["git", "apply", "--binary", str(changes)], cwd=again.checkout) is None:
         raise LockstepError(f"The recorded uncommitted changes do not apply to {commit}: {changes}")
 

@@ -13,11 +13,10 @@ REPORT = "report.html"
 
 
 def run(job: Job) -> None:
-    """Writes `report.html` into the run directory and says where it is."""
-    path = job.directory.root / REPORT
+    """Writes `report.html` among the outputs of the run; the launcher copies it to results/report."""
+    path = job.directory.outputs / REPORT
     write_atomic(path, page(gather(job)))
     job.write_outcome({"reason": "complete", "start_step": 0, "end_step": 0})
-    print(f"The report: {path}", flush=True)
 
 
 def gather(job: Job) -> Material:

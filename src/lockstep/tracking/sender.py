@@ -30,7 +30,7 @@ _MAX_ARTIFACT_BYTES = 32 * 2**20
 _ARTIFACTS = {
     "dirty.diff": "",
     "run.json": "",
-    "report.html": "",
+    "outputs/report.html": "",
     "outputs/metrics.json": "results",
     "outputs/samples.json": "results",
     "outputs/weights/manifest.json": "weights",
