@@ -125,7 +125,8 @@ details .scroll, details .pair { border: 0; box-shadow: none; padding: 0; margin
 .hardware dt { color: var(--soft); } .hardware dd { margin: 0; }
 .commands { padding: 16px 18px; overflow-x: auto; font-size: 14px; line-height: 1.7; margin: 0 0 14px; }
 footer { margin-top: 60px; color: var(--soft); font-size: 13.5px; }
-@media (max-width: 720px) { .sides { grid-template-columns: 1fr; } main { padding-top: 28px; }
+@media (max-width: 720px) { .sides { grid-template-columns: 1fr; } main { padding: 28px 16px 60px; }
+  tbody th { white-space: normal; }
   .flow > li:not(:last-child)::after { content: none; } }
 @media print { body { background: #fff; }
   .tile, .card, .panel, .pair, .scroll { break-inside: avoid; box-shadow: none; } }
