@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +61,8 @@ class DockerEngine:
             f"--env-file={inside.environment_file}",
             *(f"--mount={value}" for value in [*inside.mounts("readonly"), *self._account_mounts(request)]),
             *(["--gpus=all"] if sees_gpu(request) else []),
-            *(["--interactive", "--tty"] if request.interactive else []),
+            *(["--interactive"] if request.interactive else []),
+            *(["--tty"] if request.interactive and sys.stdin.isatty() else []),
         ]
         image = require_image(self.project, request.flavour)
         return ["docker", "run", *options, str(image.docker_id), *inside.argv()]
