@@ -16,6 +16,7 @@ from lockstep.data.template import Rendered, render
 from lockstep.params.data import SftDataParams
 
 _BATCH = 256
+_MIN_CHARS_PER_TOKEN = 2
 Ids = np.ndarray[Any, np.dtype[np.int32]]
 Bounds = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -61,9 +62,16 @@ class Encoder:
 
     def _render(self, document: Document) -> Rendered:
         if "messages" in document.payload:
-            return render(self.tokenizer, self.template, document.payload["messages"], document.where)
+            messages = document.payload["messages"]
+            return render(self.tokenizer, self.template, messages, document.where, enough=self._is_beyond_limit)
         text = document.payload["text"]
         return Rendered(text, [(0, len(text))])
+
+    def _is_beyond_limit(self, text: str) -> bool:
+        """Whether what follows cannot matter. Counting tokens is left out while there are too few characters."""
+        if len(text) < _MIN_CHARS_PER_TOKEN * self.params.max_length:
+            return False
+        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"]) > self.params.max_length
 
     def _sample(
         self, document: Document, item: Rendered, ids: list[int], offsets: list[tuple[int, int]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,8 +49,14 @@ def choose_template(tokenizer: Any, chosen: Path | None) -> str:
     return CHATML
 
 
-def render(tokenizer: Any, template: str, messages: list[Message], where: str) -> Rendered:
-    """Renders a chat up to its last assistant turn and finds the assistant's spans.
+def render(
+    tokenizer: Any,
+    template: str,
+    messages: list[Message],
+    where: str,
+    enough: Callable[[str], bool] | None = None,
+) -> Rendered:
+    """Renders a chat up to its last assistant turn, or the first one at which `enough(text)`, and finds the spans.
 
     A turn's span is what the template adds between "everything before, with the assistant's header" and "everything
     up to this turn", without trailing white space. So it works for any template that only ever appends, whether or
@@ -67,7 +74,9 @@ def render(tokenizer: Any, template: str, messages: list[Message], where: str) -
             raise UsageError(_NOT_APPENDING.format(where=where))
         text = after.rstrip()
         spans.append((len(before), len(text)))
-    _check_closed(text, messages, where)
+        if enough is not None and enough(text):
+            break
+    _check_closed(text, messages, len(spans), where)
     return Rendered(text, spans)
 
 
@@ -84,9 +93,9 @@ def _apply(tokenizer: Any, template: str, messages: list[Message], where: str, h
         raise UsageError(f"{where}: the chat template refuses this chat ({error}).") from None
 
 
-def _check_closed(text: str, messages: list[Message], where: str) -> None:
-    last = [message["content"] for message in messages if message["role"] == "assistant"][-1:]
-    if last and text.endswith(last[0].rstrip()):
+def _check_closed(text: str, messages: list[Message], num_turns: int, where: str) -> None:
+    said = [message["content"] for message in messages if message["role"] == "assistant"]
+    if num_turns and text.endswith(said[num_turns - 1].rstrip()):
         raise UsageError(
             f"{where}: the chat template puts nothing behind an assistant's turn: the model could not learn to stop.\n"
             "Add the end-of-turn token to it, or name another template in data.sft.chat_template_path."

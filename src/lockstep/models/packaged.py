@@ -12,7 +12,7 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     """Writes the Llama model in a GGUF file to `folder`: config, generation config, tokenizer and fp32 safetensors.
 
     The weights are the de-quantised ones, as exact as fp32 holds them. One GGUF file and one version of Transformers
-    give the same bytes. A model loaded from GGUF refuses `save_pretrained`, hence the plain twin that takes its weights.
+    give the same bytes. A model loaded from GGUF refuses `save_pretrained`, hence the twin that takes its weights.
     """
     source, name = str(gguf.parent), gguf.name
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name, local_files_only=True)
