@@ -34,7 +34,10 @@ class OptimizerState:
         self._parameters: dict[str, Tensor] = {}
         for parameter in (p for group in optimizer.param_groups for p in group["params"]):
             if id(parameter) not in names:
-                raise LockstepError(f"the optimizer has a parameter of shape {tuple(parameter.shape)} without a name")
+                raise LockstepError(
+                    f"the optimizer has a parameter of shape {tuple(parameter.shape)} that the model does not name; "
+                    "a sharded model must be resharded after a forward without a backward"
+                )
             self._parameters[names[id(parameter)]] = parameter
         self._names = {id(parameter): name for name, parameter in self._parameters.items()}
 

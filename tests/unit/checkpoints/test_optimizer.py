@@ -93,7 +93,7 @@ def test_a_parameter_that_had_no_gradient_has_no_state() -> None:
 
 def test_a_parameter_without_a_name_is_refused() -> None:
     model = _model()
-    with pytest.raises(LockstepError, match="without a name"):
+    with pytest.raises(LockstepError, match="that the model does not name"):
         OptimizerState(OPTIMIZERS["adamw"](model.parameters()), [])
 
 
@@ -104,3 +104,33 @@ def test_other_parameters_in_the_groups_are_refused() -> None:
     fewer = OPTIMIZERS["adamw"](model[0].parameters())
     with pytest.raises(LockstepError, match="hold other parameters"):
         OptimizerState(fewer, model.named_parameters()).allocate({}, facts)
+
+
+@pytest.mark.parametrize("kind", ["AdamW8bit", "PagedAdamW32bit"])
+def test_quantised_optimizers_go_on_with_the_same_bits(kind: str) -> None:
+    import bitsandbytes as bnb
+
+    def fresh() -> tuple[nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = nn.Linear(128, 64)
+        return model, getattr(bnb.optim, kind)(model.parameters(), lr=0.01)
+
+    def steps(model: nn.Module, optimizer: torch.optim.Optimizer, numbers: range) -> None:
+        for step in numbers:
+            model(torch.randn(4, 128, generator=torch.Generator().manual_seed(step))).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    model, optimizer = fresh()
+    steps(model, optimizer, range(3))
+    tensors, facts = _handed_over(OptimizerState(optimizer, model.named_parameters()))
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    steps(model, optimizer, range(3, 6))
+
+    other, resumed = fresh()
+    other.load_state_dict(weights)
+    targets = OptimizerState(resumed, other.named_parameters()).allocate(holdings(pieces_of(tensors, 0)), facts)
+    for name, target in targets.items():
+        target.copy_(tensors[name])
+    steps(other, resumed, range(3, 6))
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in model.state_dict().items())
