@@ -18,12 +18,13 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class FileEvents:
-    """Events in `root` and in folders that appear in it, one after the other. A context."""
+    """Events in `roots` and in folders that appear in them, one after the other. A context."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, *roots: Path) -> None:
         self._fd = _LIBC.inotify_init1(os.O_NONBLOCK)
         self._folders: dict[int, Path] = {}
-        self._watch(root)
+        for root in roots:
+            self._watch(root)
 
     def __enter__(self) -> FileEvents:
         return self
