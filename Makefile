@@ -43,8 +43,8 @@ image: setup ## wheelhouse, image, SIF and image.lock (FLAVOUR=cpu|cuda)
 ui: setup ## the MLflow UI over this checkout's runs
 	@./lockstep ui
 
-bench: setup ## what things cost: start-up, first step, speed, by engine
-	@python benchmarks/run.py
+bench: setup ## what things cost: start-up, first step, speed by engine, saves (each script of benchmarks/ in turn)
+	@for script in benchmarks/[a-z]*.py; do python "$$script"; done
 
 shell: setup ## a shell in which python, dvc and lockstep are this checkout's
 	@PATH="$(CURDIR):$$PATH" exec $${SHELL:-sh}
