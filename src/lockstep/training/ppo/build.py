@@ -39,6 +39,11 @@ class Folders:
     project: Path
     """What relative paths in parameters are relative to."""
 
+    @classmethod
+    def of(cls, inputs: dict[str, Path], project: Path) -> Folders:
+        """The named inputs of the stages `ppo` and `evaluate`."""
+        return cls(**{name: inputs[name] for name in ("model", "sft", "prompts", "reviews", "reward")}, project=project)
+
     @property
     def backbone(self) -> Path:
         """The folder that the backbone is loaded from: the fine-tuned model where SFT trained all parameters."""

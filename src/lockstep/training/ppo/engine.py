@@ -62,9 +62,9 @@ class PpoEngine:
             Progress(KlController(params.kl_coef, params.kl_target, params.kl_horizon)),
         )
         self.memory = PeakMemory(backbone.device)
-        self._guards = Guards(params.guards, ratio_is_one=params.disable_dropout)
+        self.guards = Guards(params.guards, ratio_is_one=params.disable_dropout)
         self._scorer = Scorer(backbone, self.value_head, reward, tokenizer, params, replicas)
-        self._updater = Updater(backbone, self.value_head, self.optimizer, params, replicas, self._guards, seed)
+        self._updater = Updater(backbone, self.value_head, self.optimizer, params, replicas, self.guards, seed)
 
     def step(self, poll: Callable[[], None] = lambda: None) -> StepResult:
         """Runs one step and moves `state.progress` on.
@@ -94,7 +94,7 @@ class PpoEngine:
         metrics["tokens_per_s/update"] = num_tokens * self.params.num_ppo_epochs / (updated - rolled_out)
         metrics["time/step_s"] = updated - started
         metrics["memory/peak"] = self.memory.largest
-        self._guards.check_step(metrics)
+        self.guards.check_step(metrics)
         return StepResult(experience, metrics)
 
     def memory_table(self) -> dict[str, int]:
@@ -128,7 +128,7 @@ class PpoEngine:
     def _check_start(self, experience: Experience) -> None:
         if self.state.progress.step == 0:
             largest = (experience.logprobs - experience.ref_logprobs).abs().max()
-            self._guards.check_start(float(self._replicas.max(largest)))
+            self.guards.check_start(float(self._replicas.max(largest)))
 
     def _advance(self, kl_per_token: float, num_tokens: int) -> None:
         progress = self.state.progress

@@ -6,8 +6,6 @@ import logging
 import math
 from collections.abc import Mapping
 
-from torch import Tensor
-
 from lockstep.foundation.errors import DoNotRetryError
 from lockstep.params.ppo import GuardParams
 from lockstep.training.ppo.stats import MinibatchStats
@@ -35,13 +33,21 @@ class Guards:
             )
 
     def check_minibatch(self, stats: MinibatchStats, *, first: bool) -> None:
-        """Before each optimiser step. A number that is not finite always stops: stepping would destroy the adapter."""
+        """Before each optimiser step; `first` of its PPO step, where the policy is still the one that sampled.
+
+        Numbers that are not finite and a policy without a gradient always stop the run.
+        """
         numbers = (stats.policy_loss, stats.value_loss, stats.policy_grad_norm, stats.value_grad_norm)
         if not all(math.isfinite(number) for number in numbers):
             raise DoNotRetryError(
                 f"policy loss {stats.policy_loss}, value loss {stats.value_loss}, gradient norms "
                 f"{stats.policy_grad_norm} and {stats.value_grad_norm}: one is not finite. The step was not applied, "
                 "and the last checkpoint is good. Lower ppo.learning_rate, or set ppo.clip_rewards"
+            )
+        if first and stats.policy_grad_norm == 0 and stats.mean_advantage > 0:
+            raise DoNotRetryError(
+                "the policy adapter got no gradient although advantages are not zero: its graph is cut. With NF4 on a "
+                "CPU this is bitsandbytes' repacked kernel; otherwise please report it with params.yaml"
             )
         if first and self._ratio_is_one and stats.max_ratio_error > self._params.ratio_tolerance:
             self._violated(
@@ -55,14 +61,6 @@ class Guards:
                 "max_ratio",
                 f"the mean probability ratio of a minibatch is {stats.ratio:.1f} (allowed: {self._params.max_ratio}). "
                 "Lower ppo.learning_rate or set ppo.target_kl",
-            )
-
-    def check_gradient(self, stats: MinibatchStats, advantages: Tensor) -> None:
-        """Advantages that are not all zero must move the policy; no gradient at all means a broken graph."""
-        if stats.policy_grad_norm == 0 and bool(advantages.any()):
-            raise DoNotRetryError(
-                "the policy adapter got no gradient although advantages are not zero: its graph is cut. With NF4 on a "
-                "CPU this is bitsandbytes' repacked kernel; otherwise please report it with params.yaml"
             )
 
     def check_step(self, metrics: Mapping[str, float]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -40,10 +41,11 @@ class Backbone:
         self.model: Any = peft_model.get_base_model()
         self.trainable = trainable
         self._adapters = frozenset(Role(name) for name in peft_model.peft_config)
+        self._layers = [module for module in self.model.modules() if isinstance(module, BaseTunerLayer)]
         self._flags = [
             (parameter, role in trainable) for role in self._adapters for parameter in self.parameters_of(role).values()
         ]
-        self._current = Role.POLICY
+        self._current: Role | None = None
         self._activate(Role.POLICY)
 
     @property
@@ -83,12 +85,14 @@ class Backbone:
         finally:
             self._activate(before)
 
-    def _activate(self, role: Role) -> None:
-        if self.has(role):
-            self.peft_model.base_model.enable_adapter_layers()
-            self.peft_model.set_adapter(role.value)
-        else:
-            self.peft_model.base_model.disable_adapter_layers()
+    def _activate(self, role: Role | None) -> None:
+        if role is None or role is self._current:
+            return
+        for layer in self._layers:
+            if self.has(role):
+                layer.set_adapter(role.value)
+            # Turning adapters on again sets the active one, so it comes second.
+            layer.enable_adapters(self.has(role))
         for parameter, trained in self._flags:
             parameter.requires_grad_(trained)
         self._current = role

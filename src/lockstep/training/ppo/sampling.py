@@ -8,6 +8,7 @@ a token that an update moves out of the kept set would get a probability ratio o
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -66,5 +67,9 @@ def draw(logits: Tensor, noise: Tensor, temperature: float) -> Tensor:
 
 
 def _running_sum(values: Tensor) -> Tensor:
-    size = values.shape[-1]
-    return values @ torch.ones(size, size, dtype=values.dtype, device=values.device).triu()
+    return values @ _triangle(values.shape[-1], values.dtype, values.device)
+
+
+@lru_cache(maxsize=8)
+def _triangle(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.ones(size, size, dtype=dtype, device=device).triu()

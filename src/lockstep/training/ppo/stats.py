@@ -16,6 +16,8 @@ class MinibatchStats:
     approx_kl: float
     """Nats per token, old policy to new."""
     ratio: float
+    mean_advantage: float
+    """Mean magnitude per token."""
     max_ratio_error: float
     policy_grad_norm: float = 0.0
     """Before clipping, over all ranks."""

@@ -55,18 +55,15 @@ class Updater:
         """Accumulates the gradient of the minibatch `rows` over micro-batches."""
         index = torch.tensor(rows, device=experience.scores.device)
         num_tokens = self.replicas.sum(experience.completions.mask[index].sum()).clamp(min=1)
-        sums = torch.zeros(6, device=experience.scores.device)
+        sums = torch.zeros(7, device=experience.scores.device)
         worst = torch.zeros((), device=experience.scores.device)
         for micro in index.split(self.params.per_device_train_batch_size):
             micro_sums, micro_worst = self._micro_batch(experience, micro, num_tokens)
             sums += micro_sums
             worst = torch.maximum(worst, micro_worst)
         sums, worst = self.replicas.sum(sums), self.replicas.max(worst)
-        policy, value, clipped, value_clipped, approx_kl, ratio = sums.tolist()
-        count = float(num_tokens)
-        return MinibatchStats(
-            policy, value, clipped / count, value_clipped / count, approx_kl / count, ratio / count, float(worst)
-        )
+        policy, value, *per_token = sums.tolist()
+        return MinibatchStats(policy, value, *(total / float(num_tokens) for total in per_token), float(worst))
 
     def _micro_batch(self, experience: Experience, rows: Tensor, num_tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Backward of one micro-batch; returns its sums for `MinibatchStats` and the largest |ratio - 1|."""
@@ -99,7 +96,8 @@ class Updater:
                 num_tokens,
             )
             (params.vf_coef * value.loss).backward()
-        sums = (policy.loss, value.loss, policy.clipped, value.clipped, policy.approx_kl, policy.ratio)
+        magnitude = experience.advantages[rows].abs().sum()
+        sums = (policy.loss, value.loss, policy.clipped, value.clipped, policy.approx_kl, policy.ratio, magnitude)
         return torch.stack([term.detach().float() for term in sums]), policy.max_ratio_error
 
     def _apply(self, stats: MinibatchStats, *, first: bool) -> None:
