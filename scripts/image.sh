@@ -9,7 +9,7 @@ environment() {
     flavour=$1
     apt-get update -q
     apt-get install -y -q --no-install-recommends python3.11 python3.11-venv ca-certificates
-    scripts/install.sh /usr/bin/python3.11 /opt/lockstep "$flavour"
+    UV_NO_CACHE=1 scripts/install.sh /usr/bin/python3.11 /opt/lockstep "$flavour"
     PYTHONHASHSEED=0 python3.11 scripts/bytecode.py /opt/lockstep
     find /opt/lockstep -name uv_cache.json -delete
     chmod -R a+rX /opt/lockstep
