@@ -57,7 +57,7 @@ lint: setup ## ruff, mypy, import contracts, shellcheck
 	@ruff format --check .
 	@mypy
 	@lint-imports --no-logo
-	@shellcheck lockstep scripts/*.sh .ci/run tests/real/*.sh
+	@shellcheck -x lockstep scripts/*.sh .ci/run tests/real/*.sh slurm/*.sbatch slurm/lib/*.sh
 
 check: lint test ## lint and test
 

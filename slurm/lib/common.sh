@@ -51,41 +51,48 @@ assignment() {
 write_environment() {
     local name
     {
-        while read -r name; do
-            is_passed "$name" && assignment "$name" "${!name}"
-        done < <(compgen -e)
         if [ -n "${2:-}" ]; then
             cat "$2"
         else
             assignment PYTHONPATH "$source/src"
             assignment LOCKSTEP_PROJECT "$source"
+            assignment USER "$(id -un)"
             printf '%s\n' LANG=C.UTF-8 PYTHONUTF8=1 PYTHONNOUSERSITE=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1
         fi
+        while read -r name; do
+            is_passed "$name" && assignment "$name" "${!name}"
+        done < <(compgen -e)
         assignment LOCKSTEP_RUNS "$runs"
     } >"$1"
 }
 
-# in_image ENVIRONMENT COMMAND…: the command in the image, with that environment alone. Reads: engine, image, source,
-# runs, checkout, input_paths, num_gpus. With LOCKSTEP_ENGINE=host: in the checkout's .venv, for trying Slurm itself out.
+# in_image ENVIRONMENT python ARGUMENTS…: this environment's Python, in the image, with those variables alone. Without
+# `mounts` (an attempt's, chosen by begin) it sees the checkout, the sources and the runs folder.
+# With LOCKSTEP_ENGINE=host it is the Python of the checkout's .venv, for trying Slurm itself out.
 in_image() {
-    local environment=$1
-    shift
+    local environment=$1 options=() mount
+    shift 2
     if [ "$engine" = host ]; then
         # shellcheck disable=SC2016
-        env -i HOME="$HOME" USER="$(id -un)" PATH="$checkout/.venv/bin:$PATH" \
-            bash -c 'cd "$1" && set -a && . "$2" && set +a && shift 2 && exec "$@"' - "$source" "$environment" "$@"
+        env -i HOME="$HOME" PATH="$checkout/.venv/bin:$PATH" \
+            bash -c 'cd "$1" && set -a && . "$2" && set +a && shift 2 && exec python "$@"' - "$source" "$environment" "$@"
         return
     fi
-    local binds=("$checkout" "$source") flags=() path
-    binds+=("${input_paths[@]:-}")
-    # shellcheck disable=SC2206
-    binds+=(${LOCKSTEP_BINDS:-})
-    for path in "${binds[@]}"; do
-        [ -e "$path" ] && flags+=(--bind "$path:$path:ro")
+    if [ "${#mounts[@]}" = 0 ]; then
+        options+=(--bind "$checkout:$checkout:ro" --bind "$source:$source:ro" --bind "$runs:$runs")
+        [ -z "${writable:-}" ] || options+=(--bind "$writable:$writable")
+    fi
+    for mount in "${mounts[@]}"; do
+        options+=(--mount "$mount")
     done
-    flags+=(--bind "$runs:$runs" --bind "$scratch:/tmp")
-    [ "${num_gpus:-0}" -gt 0 ] && flags+=(--nv)
+    # shellcheck disable=SC2206
+    for mount in ${LOCKSTEP_BINDS:-}; do
+        options+=(--bind "$mount:$mount:ro")
+    done
+    [ "${num_gpus:-0}" -gt 0 ] && options+=(--nv)
+    mkdir -p "$scratch/home" "$scratch/tmp"
+    options+=(--home "$scratch/home:/home/lockstep" --bind "$scratch/tmp:/tmp" --bind "$scratch/tmp:/var/tmp")
     # A container of its own name per node: torchrun tells nodes apart by host name and process id.
-    apptainer exec --cleanenv --containall --no-home --pwd "$source" --hostname "${SLURMD_NODENAME:-$(hostname -s)}" \
-        --env-file "$environment" "${flags[@]}" "$image" "$@"
+    apptainer --silent exec --cleanenv --containall --pwd "$source" --hostname "${SLURMD_NODENAME:-$(hostname -s)}" \
+        --env-file "$environment" "${options[@]}" "$image" /opt/lockstep/bin/python "$@"
 }

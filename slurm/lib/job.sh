@@ -10,7 +10,7 @@
 run_job() {
     stage=$1
     shift
-    intent='' grid='' task='' checkout='' runs='' image='' run_dir='' attempt='' signalled='' input_paths=()
+    intent='' grid='' task='' checkout='' runs='' image='' run_dir='' attempt='' signalled='' mounts=()
     while [ $# -gt 1 ]; do
         case $1 in
             --intent | --grid | --task | --checkout | --runs | --image) printf -v "${1#--}" %s "$2" ;;
@@ -69,6 +69,7 @@ begin_attempt() {
     arguments+=(--checkout "$checkout" --runs "$runs" ${intent:+--intent "$intent"})
     arguments+=(${grid:+--grid "$grid" --task "$task"})
     [ -n "$intent" ] || arguments+=(--git "$(git_facts)")
+    mounts=()
     write_environment "$environment"
     answer=$(in_image "$environment" python -m lockstep.cluster.node begin "${arguments[@]}") || code=$?
     case $code in
@@ -85,8 +86,13 @@ begin_attempt() {
     attempt_file=$answer
     log=$run_dir/log/attempt-$attempt.log
     say "$stage ${run_dir##*/}: attempt $attempt on $SLURM_JOB_NODELIST, job $SLURM_JOB_ID; output in $log"
+    node_addresses >"$run_dir/control/nodes.$attempt"
+}
+
+# A line per node: its name, and the address at which Slurm itself (so every other node) reaches it.
+node_addresses() {
     scontrol --oneliner show node "$SLURM_JOB_NODELIST" |
-        sed -n 's/^NodeName=\([^ ]*\) .* NodeAddr=\([^ ]*\) .*$/\1 \2/p' >"$run_dir/control/nodes.$attempt"
+        sed -n 's/^NodeName=\([^ ]*\) .* NodeAddr=\([^ ]*\) .*$/\1 \2/p'
 }
 
 # What git on the host can say of the checkout, for a run that nobody recorded before: commit and number of changes.
@@ -177,7 +183,7 @@ end_attempt() {
     local arguments=(--run-dir "$run_dir" --source "$source" --code "$1" --signal "${signalled:-none}"
         --job-state "${ended_as:-unknown}" --kind "$kind" --problem "$problem")
     write_environment "$environment"
-    verdict=stop exit_code=1
+    verdict=stop exit_code=1 mounts=()
     read -r verdict exit_code < <(in_image "$environment" python -m lockstep.cluster.node end "${arguments[@]}")
     rm -f "$environment"
 }

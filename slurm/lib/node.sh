@@ -56,10 +56,11 @@ check_node() {
 # run_python MODULE ARGUMENTS…: in the image, with the environment of this very task (the GPUs that Slurm gave it, its node's number).
 run_python() {
     local environment=$scratch/environment.$SLURM_JOB_ID.$node.$verb code=0
-    [ "$engine" = host ] || image=$staged
+    local python=/opt/lockstep/bin/python
+    if [ "$engine" = host ]; then python=python; else image=$staged; fi
     write_environment "$environment" "$run_dir/control/environment.$attempt"
     in_image "$environment" python -m lockstep.engines.entry --flavour "$flavour" -- \
-        python -m "$@" --run-dir "$run_dir" --attempt "$attempt" --node "$node" || code=$?
+        "$python" -m "$@" --run-dir "$run_dir" --attempt "$attempt" --node "$node" || code=$?
     rm -f "$environment"
     return $code
 }

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep import cli_cluster
+from lockstep import cli_cluster, cli_plan
 from lockstep.cli_image import image
 from lockstep.foundation.errors import LockstepError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(image, name="image")
 cli_cluster.register(app)
+cli_plan.register(app)
 
 Stage = Annotated[str, typer.Argument(help="prepare, sft, reward, ppo, evaluate or report")]
 RunName = Annotated[str, typer.Argument(help="a run id, or the start of one, or a stage (its newest result)")]
@@ -190,14 +191,19 @@ def sync(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def ui(port: Annotated[int | None, typer.Option(help="default: a free one")] = None) -> None:
+def ui(
+    port: Annotated[int | None, typer.Option(help="default: a free one")] = None,
+    host: Annotated[
+        str, typer.Option(help="address to listen on; others than this machine's own can then reach it")
+    ] = ("127.0.0.1"),
+) -> None:
     """Open the MLflow UI on this machine's runs."""
     from lockstep.launch.places import runs_root
     from lockstep.params.experiment import load_experiment
     from lockstep.tracking.ui import serve
 
     project = _project()
-    sys.exit(serve(runs_root(project), load_experiment(project / "params.yaml").run, port))
+    sys.exit(serve(runs_root(project), load_experiment(project / "params.yaml").run, port, host))
 
 
 @app.command()

@@ -11,7 +11,9 @@ from lockstep.checkpoints.catalog import list_steps
 from lockstep.cluster.intent import Intent
 from lockstep.cluster.shell import assignments, environment_file
 from lockstep.cluster.verdict import Cause, Limits, Verdict, cause_of, decide
-from lockstep.engines.base import LaunchRequest
+from lockstep.engines.base import Bind, LaunchRequest
+from lockstep.engines.binds import resolved_binds
+from lockstep.engines.inside import mount_option
 from lockstep.engines.variables import cache_folders, stage_environment
 from lockstep.foundation.errors import EXIT_DO_NOT_RETRY, EXIT_FAILED, EXIT_OK, DoNotRetryError, UsageError
 from lockstep.foundation.files import write_atomic
@@ -183,6 +185,10 @@ def _write_for_scripts(run: StageRun, intent: Intent, allocation: Allocation, nu
         scratch=scratch,
         attempt_name="",
         flavour=flavour,
+        binds=(
+            Bind(run.runs, writable=True),
+            *(Bind(path) for path in sorted(set(run.inputs.paths.values()))),
+        ),
         environment=worker_variables(_threads(allocation, num_local)),
     )
     write_atomic(run.directory.control / f"environment.{number}", environment_file(stage_environment(request, {})))
@@ -198,7 +204,7 @@ def _write_for_scripts(run: StageRun, intent: Intent, allocation: Allocation, nu
         "image_sha256": allocation.image_sha256,
         "flavour": flavour,
         "num_gpus": num_local if flavour == "cuda" else 0,
-        "input_paths": sorted({str(place.resolve()) for place in run.inputs.paths.values()}),
+        "mounts": [mount_option(b.path, b.path, "" if b.writable else "ro") for b in resolved_binds(request)],
     }
     write_atomic(path, assignments(values))
     return path

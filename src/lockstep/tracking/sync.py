@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.foundation.errors import LockstepError
+from lockstep.foundation.files import read_json
 from lockstep.tracking.mlflow_client import connect
 from lockstep.tracking.provenance import without_credentials
 from lockstep.tracking.sender import RunSender
@@ -57,9 +58,22 @@ def _sync_run(root: Path, name: str, sender: RunSender, summary: SyncSummary) ->
         if lock is None:
             summary.going_on.append(name)
             return
+        record = read_json(root / "run.json")
+        if record["status"] == "submitted":  # waits in a queue: there is nothing to say yet
+            return
         sender.open()
+        if _runs_in_a_job(record):
+            sender.mark_running()
+            summary.sent[name] = sender.pump()
+            return
         if sender.up_to_date:
             summary.up_to_date.append(name)
             return
         summary.sent[name] = sender.pump()
         sender.close()
+
+
+def _runs_in_a_job(record: dict[str, Any]) -> bool:
+    """True while a Slurm job has the run: its nodes only spool, and this is how MLflow learns of it meanwhile."""
+    newest = record["attempts"][-1] if record["attempts"] else {"ended": None}
+    return "ended" not in newest and bool(newest.get("slurm"))

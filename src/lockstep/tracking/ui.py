@@ -30,8 +30,10 @@ _POLL_S = 0.2
 _STOP_S = 10.0
 
 
-def serve(runs_root: Path, parameters: RunParams, port: int | None = None) -> int:
+def serve(runs_root: Path, parameters: RunParams, port: int | None = None, host: str = _HOST) -> int:
     """Serves until Ctrl-C and returns the exit code. Where runs are tracked on a server, only names its address.
+
+    `host` is the address to listen on; anybody who reaches another one than the default can see and change the runs.
 
     Raises LockstepError when the port is taken or the server does not come up, with what it printed.
     """
@@ -40,7 +42,7 @@ def serve(runs_root: Path, parameters: RunParams, port: int | None = None) -> in
         _say(f"Runs are tracked on a server: open {without_credentials(uri)}")
         return 0
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    with running(runs_root, port) as server:
+    with running(runs_root, port, host) as server:
         _say(f"MLflow: {server.url}/#/experiments?{_FOR_TRAINING}   (Ctrl-C ends it)")
         for name, page in server.experiment_pages().items():
             _say(f"  {name:<24} {page}")
@@ -92,14 +94,15 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(runs_root: Path, port: int | None = None) -> Iterator[Server]:
+def running(runs_root: Path, port: int | None = None, host: str = _HOST) -> Iterator[Server]:
     """A server over the local database of `runs_root`, answering; ended on the way out."""
     uri, folder = tracking_address(runs_root, None), artifact_folder(runs_root)
     folder.mkdir(parents=True, exist_ok=True)
-    port = port or free_port()
+    port = port or free_port(host)
     with contextlib.ExitStack() as at_the_end:
         with database_lock(uri):
-            server = Server(_start(_command(uri, folder, port), folder / LOG), f"http://{_HOST}:{port}", folder / LOG)
+            process = _start(_command(uri, folder, port, host), folder / LOG)
+            server = Server(process, f"http://{host}:{port}", folder / LOG)
             at_the_end.callback(server.stop)
             _wait_for(server)
         yield server
@@ -117,19 +120,22 @@ def _start(command: list[str], log_file: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def free_port() -> int:
+def free_port(host: str = _HOST) -> int:
     """MLflow's usual port, or any other that is free."""
     for candidate in (_PREFERRED_PORT, 0):
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind((_HOST, candidate))
+            probe.bind((host, candidate))
             return int(probe.getsockname()[1])
-    raise LockstepError(f"No port is free on {_HOST}.")
+    raise LockstepError(f"No port is free on {host}.")
 
 
-def _command(uri: str, artifacts: Path, port: int) -> list[str]:
+def _command(uri: str, artifacts: Path, port: int, host: str) -> list[str]:
     """One worker and no job runner: the default starts ten processes and takes five times the memory."""
     quieten()
-    server = [sys.executable, "-m", "mlflow", "server", "--host", _HOST, "--port", str(port), "--workers", "1"]
+    server = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
+    if host != _HOST:
+        # MLflow answers 403 to any name that it was not told; through a tunnel it is asked for as localhost.
+        server += ["--allowed-hosts", ",".join(f"{name}:{port}" for name in (host, "localhost", _HOST))]
     return [*server, "--backend-store-uri", uri, "--default-artifact-root", artifacts.as_uri(), "--no-serve-artifacts"]
 
 
