@@ -7,10 +7,11 @@ import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lockstep.engines.base import LaunchRequest
 from lockstep.engines.images import check_sif, locked_image, require_image, sif_path
-from lockstep.engines.inside import Inside, client_environment, sees_gpu
+from lockstep.engines.inside import Inside, client_environment, image_record, sees_gpu
 from lockstep.engines.variables import host_variables
 from lockstep.foundation.errors import LockstepError
 from lockstep.foundation.processes import capture
@@ -37,6 +38,11 @@ class ApptainerEngine:
         except LockstepError as error:
             return str(error)
         return None
+
+    def facts(self, request: LaunchRequest) -> dict[str, Any]:
+        """The SIF by sha256 and content, and the variables."""
+        image = require_image(self.project, request.flavour)
+        return image_record(self.name, f"sha256:{(image.sif or {}).get('sha256')}", image, request)
 
     def command(self, request: LaunchRequest) -> list[str]:
         """`apptainer exec …` with everything that the container may see."""

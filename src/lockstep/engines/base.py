@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 PYTHON = "python"
 """First word of `LaunchRequest.argv`: the engine puts the Python of its environment there."""
@@ -55,6 +55,10 @@ class Engine(Protocol):
 
     def unavailable(self, flavour: str) -> str | None:
         """Why this engine cannot run a flavour here and how to mend it; None when it can."""
+        ...
+
+    def facts(self, request: LaunchRequest) -> dict[str, Any]:
+        """For the record of the attempt: the engine, its image by name and content, the variables by name and hash."""
         ...
 
     def command(self, request: LaunchRequest) -> list[str]:

@@ -7,12 +7,13 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from lockstep.engines.base import LaunchRequest
 from lockstep.engines.images import docker_image_id, locked_image, require_image
-from lockstep.engines.inside import Inside, client_environment, mount_option, sees_gpu, user_name
+from lockstep.engines.inside import Inside, client_environment, image_record, mount_option, sees_gpu, user_name
 from lockstep.foundation.errors import DoNotRetryError, UsageError
 from lockstep.foundation.files import write_atomic
 from lockstep.foundation.processes import capture
@@ -39,6 +40,11 @@ class DockerEngine:
         if docker_image_id(image.docker_id) is None:
             return f"Docker does not have the image {image.docker_id[:19]} of image.lock; `make image` builds it"
         return None
+
+    def facts(self, request: LaunchRequest) -> dict[str, Any]:
+        """The image by id and content, and the variables."""
+        image = require_image(self.project, request.flavour)
+        return image_record(self.name, str(image.docker_id), image, request)
 
     def command(self, request: LaunchRequest) -> list[str]:
         """`docker run …` with everything that the container may see."""

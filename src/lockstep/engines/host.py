@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from lockstep.engines.base import PYTHON, LaunchRequest
 from lockstep.engines.binds import check_binds
 from lockstep.engines.environment import check_installed
-from lockstep.engines.variables import cache_folders, host_variables, stage_environment
+from lockstep.engines.variables import cache_folders, host_variables, recorded_variables, stage_environment
 
 _PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH")
 
@@ -20,6 +21,10 @@ class HostEngine:
     def unavailable(self, flavour: str) -> str | None:
         """None: the process that asks is the environment."""
         return None
+
+    def facts(self, request: LaunchRequest) -> dict[str, Any]:
+        """The engine's name and the variables."""
+        return {"engine": self.name, "variables": recorded_variables(request)}
 
     def command(self, request: LaunchRequest) -> list[str]:
         """This Python, the start-up check, then the stage."""

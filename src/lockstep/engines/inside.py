@@ -8,11 +8,13 @@ import os
 import pwd
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lockstep.engines.base import PYTHON, LaunchRequest
 from lockstep.engines.binds import check_binds, resolved_binds
-from lockstep.engines.variables import cache_folders, host_variables, recorded, stage_environment
-from lockstep.foundation.files import sha256_bytes, write_json
+from lockstep.engines.images import LockedImage
+from lockstep.engines.variables import cache_folders, host_variables, recorded_variables, stage_environment
+from lockstep.foundation.files import sha256_bytes
 
 PREFIX = Path("/opt/lockstep")
 """The Python environment inside an image."""
@@ -83,7 +85,7 @@ class Inside:
         ]
 
     def prepare(self, lines: list[str]) -> None:
-        """Makes folders, mount points and the environment file with `lines`, and beside it names and hashes."""
+        """Makes folders, mount points and the environment file with `lines`."""
         for folder in (*cache_folders(self.request.scratch), self.home, self.temporary):
             folder.mkdir(parents=True, exist_ok=True)
         check_binds(self.request)
@@ -93,7 +95,6 @@ class Inside:
         # It may hold a secret, so it is born unreadable for others, which an atomic write could not promise.
         with os.fdopen(os.open(self.environment_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write("\n".join(lines) + "\n")
-        write_json(self.environment_file.with_suffix(".json"), recorded(self.environment(), self.request.secrets))
 
     def _make_mount_point(self, path: Path) -> None:
         """A bind below /tmp lands in the folder that lies on /tmp; made here, it belongs to the user, not to root."""
@@ -105,6 +106,15 @@ class Inside:
             point.mkdir(exist_ok=True)
         else:
             point.touch()
+
+
+def image_record(engine: str, name: str, image: LockedImage, request: LaunchRequest) -> dict[str, Any]:
+    """What an attempt's record keeps of a container engine."""
+    return {
+        "engine": engine,
+        "image": {"name": name, "content_id": image.facts["content_id"]},
+        "variables": recorded_variables(request),
+    }
 
 
 def user_name() -> str:

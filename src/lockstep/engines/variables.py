@@ -82,6 +82,11 @@ def recorded(environment: Mapping[str, str], secrets: tuple[str, ...]) -> dict[s
     }
 
 
+def recorded_variables(request: LaunchRequest) -> dict[str, str]:
+    """`recorded`, of the environment that this request's stage would have."""
+    return recorded(stage_environment(request, host_variables()), request.secrets)
+
+
 def cache_folders(scratch: Path) -> list[Path]:
     """The folders below `scratch` that the stage's variables name."""
     return [scratch / folder for folder in (*_CACHES.values(), "tmp")]

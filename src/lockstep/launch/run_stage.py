@@ -40,7 +40,7 @@ def _attempt(run: StageRun, record: dict[str, Any]) -> int:
     engine = select_engine(run.project, run.options.engine, run.identity.environment["flavour"])
     request = launch_request(run, len(record["attempts"]) + 1)
     engine.prepare(request)
-    number = attempts.begin(run.directory, record, _attempt_facts(run, engine))
+    number = attempts.begin(run.directory, record, _attempt_facts(run, engine, request))
     hand_over(run, number)
     print(f"{run.spec.name} {run.identity.run_id}: attempt {number} on {engine.name}, {run.num_processes} process(es)")
     sys.stdout.flush()
@@ -80,9 +80,9 @@ def launch_request(run: StageRun, number: int) -> LaunchRequest:
     )
 
 
-def _attempt_facts(run: StageRun, engine: Engine) -> dict[str, Any]:
+def _attempt_facts(run: StageRun, engine: Engine, request: LaunchRequest) -> dict[str, Any]:
     return {
-        "engine": engine.name,
+        **engine.facts(request),
         "num_processes": run.num_processes,
         "threads_per_process": num_threads(run.num_processes),
         "hardware": hardware()["class"],
