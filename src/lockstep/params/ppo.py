@@ -45,7 +45,9 @@ class ValueParams(Strict):
     """The critic: a scalar head in fp32, on an adapter of its own or on the policy's hidden states (detached)."""
 
     adapter: bool = Field(False, description="give the critic its own LoRA adapter: better values, a second forward")
-    learning_rate: float | None = Field(None, gt=0, description="none: as the policy's")
+    learning_rate: float | None = Field(
+        None, gt=0, description="of the head; none: learning_rate / sqrt(hidden size). Its adapter learns as the policy's"
+    )
 
 
 class GuardParams(Strict):

@@ -54,7 +54,7 @@ class PpoEngine:
         self.prompts, self.reward, self._replicas = prompts, reward, replicas
         self.value_head = ScalarHead(backbone.hidden_size).to(backbone.device)
         self._prepare_backbone()
-        self.optimizer = build_optimizer(self._policy_parameters(), self._value_parameters(), params)
+        self.optimizer = build_optimizer(backbone, self.value_head, params)
         self.state = TrainState(
             backbone,
             self.value_head,
@@ -143,10 +143,3 @@ class PpoEngine:
         if self.params.gradient_checkpointing:
             self.backbone.enable_checkpointing()
         self.backbone.model.train()
-
-    def _policy_parameters(self) -> list[torch.nn.Parameter]:
-        return list(self.backbone.parameters_of(Role.POLICY).values())
-
-    def _value_parameters(self) -> list[torch.nn.Parameter]:
-        adapter = self.backbone.parameters_of(Role.VALUE) if self.backbone.has(Role.VALUE) else {}
-        return [*adapter.values(), *self.value_head.parameters()]

@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
 
 from lockstep.params.ppo import PpoParams
+from lockstep.training.ppo.heads import ScalarHead
+from lockstep.training.ppo.roles import Backbone, Role
 
 _BITSANDBYTES = {
     "adamw_8bit": "AdamW8bit",
@@ -17,12 +18,18 @@ _BITSANDBYTES = {
 }
 
 
-def build_optimizer(policy: list[nn.Parameter], value: list[nn.Parameter], params: PpoParams) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov & Hutter, 2019) with one group per role, perhaps with 8-bit or paged states."""
+def build_optimizer(backbone: Backbone, value_head: ScalarHead, params: PpoParams) -> torch.optim.Optimizer:
+    """AdamW (Loshchilov & Hutter, 2019) with a group for each adapter and one for the value head.
+
+    The head's default rate is learning_rate / sqrt(hidden_size): its output is a sum over hidden_size features, and Adam
+    moves every weight by the rate, so at the adapters' rate a step would move values by more than rewards differ.
+    """
+    head_rate = params.value.learning_rate or params.learning_rate / math.sqrt(backbone.hidden_size)
     groups = [
-        {"params": policy, "base_lr": params.learning_rate},
-        {"params": value, "base_lr": params.value.learning_rate or params.learning_rate},
+        {"params": list(backbone.parameters_of(role).values()), "base_lr": params.learning_rate, "role": role.value}
+        for role in sorted(backbone.trainable)
     ]
+    groups.append({"params": list(value_head.parameters()), "base_lr": head_rate, "role": Role.VALUE.value})
     common: dict[str, Any] = {
         "lr": 0.0,
         "betas": (params.adam_beta1, params.adam_beta2),

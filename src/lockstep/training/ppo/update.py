@@ -105,13 +105,17 @@ class Updater:
 
         Apart, because a critic that starts at zero has large errors, and one joint norm would shrink the policy's step.
         """
-        policy, value = (list(group["params"]) for group in self.optimizer.param_groups)
+        policy, value = self._parameters_of(Role.POLICY), self._parameters_of(Role.VALUE)
         self.replicas.sum_gradients([*policy, *value])
         stats.policy_grad_norm = self._clip(policy)
         stats.value_grad_norm = self._clip(value)
         self.guards.check_minibatch(stats, first=first)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+
+    def _parameters_of(self, role: Role) -> list[nn.Parameter]:
+        groups = [group["params"] for group in self.optimizer.param_groups if group["role"] == role]
+        return [parameter for group in groups for parameter in group]
 
     def _clip(self, parameters: list[nn.Parameter]) -> float:
         limit = self.params.max_grad_norm or float("inf")
