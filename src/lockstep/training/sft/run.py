@@ -15,10 +15,11 @@ from lockstep.models.adapters import add_lora
 from lockstep.models.loading import load_model
 from lockstep.models.sharding import Layout
 from lockstep.params.experiment import Experiment
+from lockstep.training.common.batches import BatchShape, StepSampler
 from lockstep.training.common.determinism import derived_seed
 from lockstep.training.common.ranks import Ranks
 from lockstep.training.sft.arguments import num_accumulation_steps, num_steps, training_arguments
-from lockstep.training.sft.batches import BatchShape, Collate, StepSampler
+from lockstep.training.sft.batches import Collate
 from lockstep.training.sft.resume import restore_weights
 from lockstep.training.sft.trainer import ResumableSFTTrainer, Session
 

@@ -20,10 +20,11 @@ from lockstep.data.store import IGNORED
 from lockstep.foundation.errors import DoNotRetryError, StoppedAfterSave
 from lockstep.params.run import RunParams
 from lockstep.params.sft import SftParams
+from lockstep.training.common.batches import StepSampler
 from lockstep.training.common.determinism import derived_seed, seed_global_generators
 from lockstep.training.common.ranks import Ranks
 from lockstep.training.common.stopping import StopFlag
-from lockstep.training.sft.batches import Collate, StepSampler, training_loader
+from lockstep.training.sft.batches import Collate, training_loader
 from lockstep.training.sft.evaluation import HeldOut, evaluate
 from lockstep.training.sft.loss import head_for
 from lockstep.training.sft.progress import Progress, StepReport, summed_over_ranks
