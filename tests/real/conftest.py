@@ -1,4 +1,4 @@
-"""Real Docker, real Apptainer, one ordinary user: what all tests of this folder stand on is built once."""
+"""Real Docker, Apptainer and Slurm, one ordinary user: what all tests of this folder stand on is made once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from real.place import BASE_IMAGE, Place, make_place, state
+from real.cluster import LONG_S, Cluster, login_node
+from real.place import BASE_IMAGE, USER, Place, make_place, state
+from real.slurm_lab import SlurmLab
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +41,61 @@ def image(place: Place) -> dict[str, Any]:
     shown = place.lockstep("image", "build", "--base", BASE_IMAGE, "--json").stdout
     facts: dict[str, Any] = json.loads(shown[shown.index("{\n") :])
     return facts
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[SlurmLab]:
+    """A Slurm of three nodes, run by the ordinary user."""
+    folder = Path(tempfile.mkdtemp(prefix="slurm-", dir=state()))
+    folder.chmod(0o755)
+    try:
+        with SlurmLab(folder, num_nodes=3, user=USER) as running:
+            yield running
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def login(place: Place, image: dict[str, Any]) -> Iterator[Path]:
+    """A checkout for the cluster, its data prepared and locked by DVC, and the image where the nodes find it."""
+    assert image["sif"]["sha256"]
+    folder = Path(tempfile.mkdtemp(prefix="login-", dir=state()))
+    shutil.chown(folder, USER)
+    folder.chmod(0o755)
+    try:
+        yield login_node(place, folder / "checkout")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def cluster(lab: SlurmLab, login: Path) -> Iterator[Cluster]:
+    """The login node with an empty runs folder; no job of a test outlives it."""
+    runs = Path(tempfile.mkdtemp(prefix="runs-", dir=login.parent))
+    shutil.chown(runs, USER)
+    yield Cluster(lab, login, runs)
+    lab.run("scancel", f"--user={USER}", check=False)
+    lab.wait(lambda: not lab.run("squeue", "--noheader").stdout, "the queue to be empty", LONG_S)
+
+
+@pytest.fixture(scope="session")
+def reference(place: Place, login: Path) -> str:
+    """The weights of two processes on this machine, from the same locks, without a cluster and without an image."""
+    runs = Path(tempfile.mkdtemp(prefix="runs-", dir=login.parent))
+    shutil.chown(runs, USER)
+    # Two cores, as the two tasks of the cluster have: the number of threads is part of what decides bits.
+    place.run(
+        "taskset",
+        "--cpu-list",
+        "0,1",
+        "./lockstep",
+        "run",
+        "sft",
+        "--engine",
+        "host",
+        cwd=login,
+        LOCKSTEP_RUNS=str(runs),
+    )
+    (record,) = (json.loads(path.read_text()) for path in runs.glob("sft/*/run.json"))
+    shutil.rmtree(login / "results" / "sft")
+    return str(record["result"]["weights_sha256"])

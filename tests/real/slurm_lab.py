@@ -54,7 +54,8 @@ SlurmctldParameters=preempt_send_user_signal
 KillWait={kill_wait_s}
 SlurmdTimeout=10
 SchedulerParameters=bf_interval=2,sched_min_interval=0
-NodeName=n[1-{num_nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=16 RealMemory=16000 Gres=gpu:2
+NodeName=DEFAULT CPUs=16 RealMemory=16000 Gres=gpu:2
+NodeName=n[1-{num_nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}]
 PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=30
 PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
@@ -68,7 +69,7 @@ def missing_programs() -> list[str]:
 
 @dataclass
 class SlurmLab:
-    """The daemons of one lab and how to talk to them. Use as a context manager; leaving it ends exactly its processes."""
+    """The daemons of one lab and how to talk to them. A context manager; leaving it ends exactly its processes."""
 
     folder: Path
     num_nodes: int = 2
@@ -109,8 +110,14 @@ class SlurmLab:
     def environment(self) -> dict[str, str]:
         """What a process on the login node of this cluster sees."""
         home = pwd.getpwnam(self.user).pw_dir
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "LOCKSTEP"))}
-        identity = {"USER": self.user, "LOGNAME": self.user, "HOME": home if self.other_user else kept.get("HOME", home)}
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH", "LOCKSTEP"))
+        }
+        identity = {
+            "USER": self.user,
+            "LOGNAME": self.user,
+            "HOME": home if self.other_user else kept.get("HOME", home),
+        }
         return {**kept, **identity, "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": f"{kept['PATH']}:/usr/sbin"}
 
     @property
@@ -204,7 +211,9 @@ class SlurmLab:
             last=port + self.num_nodes,
         )
         (self.folder / "slurm.conf").write_text(text)
-        gpus = "AutoDetect=off\n" + "".join(f"NodeName={node} Name=gpu File=/dev/null,/dev/zero\n" for node in self.nodes)
+        gpus = "AutoDetect=off\n" + "".join(
+            f"NodeName={node} Name=gpu File=/dev/null,/dev/zero\n" for node in self.nodes
+        )
         (self.folder / "gres.conf").write_text(gpus)
         self._own(self.folder, *self.folder.rglob("*"))
 
@@ -242,12 +251,8 @@ def _free_ports(number: int) -> int:
 
 
 def _node_of(process: psutil.Process) -> str:
-    """slurmstepd's command line does not name its node; its spool folder, its working directory, does."""
-    for opened in process.open_files():
-        parts = Path(opened.path).parts
-        if "state" in parts:
-            return parts[parts.index("state") + 1]
-    return Path(process.cwd()).name
+    """slurmstepd's command line does not name its node; the log that it writes to does."""
+    return next((Path(opened.path).stem for opened in process.open_files() if opened.path.endswith(".log")), "")
 
 
 def _kill(process: psutil.Process) -> None:

@@ -20,6 +20,8 @@ class Cause(StrEnum):
     """The limit came before the state was saved."""
     PREEMPTED = "preempted"
     """The grace period ended before the state was saved."""
+    REQUEUED = "requeued"
+    """Somebody put the job back into the queue, and it was killed for that at once."""
     LOST = "lost"
     """Nobody was left to say: a node died, or everything was killed at once."""
     FAILED = "failed"
@@ -100,13 +102,16 @@ def cause_of(code: int, signal: str, job_state: str, kind: str) -> Cause:
         return Cause.BAD_NODE if kind == "bad" else Cause.FAILED
     if code == EXIT_OK:
         return Cause.DONE
-    if signal == "TERM":
-        return _cause_of_term(job_state)
+    if signal == "TERM" and (code != EXIT_SAVED or job_state == "CANCELLED"):
+        return _BY_JOB_STATE.get(job_state, Cause.REQUEUED)
     if code == EXIT_SAVED:
         return Cause.STOPPED if signal == "none" else Cause.SAVED
     return Cause.FAILED
 
 
-def _cause_of_term(job_state: str) -> Cause:
-    known = {"CANCELLED": Cause.CANCELLED, "TIMEOUT": Cause.TIME_LIMIT, "NODE_FAIL": Cause.LOST}
-    return known.get(job_state, Cause.PREEMPTED)
+_BY_JOB_STATE = {
+    "CANCELLED": Cause.CANCELLED,
+    "TIMEOUT": Cause.TIME_LIMIT,
+    "PREEMPTED": Cause.PREEMPTED,
+    "NODE_FAIL": Cause.LOST,
+}
