@@ -75,6 +75,9 @@ class ModelParams(Strict):
     )
     path: str = operational("models/base", description="the local Hugging Face folder; `lockstep fetch` fills it")
     manifest: str = operational("models/base/manifest.json", description="its files with their hashes")
+    architecture: str | None = operational(
+        None, description="a config.json to plan with before the model is here; none: the one in `path`"
+    )
     attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] = "sdpa"
     precision: PrecisionParams = PrecisionParams()
     master_dtype: Literal["fp32", "bf16"] = Field("fp32", description="dtype in which parameters are kept and updated")

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from lockstep.params.base import Strict
+from lockstep.params.plan import HardwareParams
 
 
 class RunParams(Strict):
@@ -26,3 +27,4 @@ class RunParams(Strict):
     tracking_flush_s: float = Field(2.0, gt=0, description="seconds between batches to MLflow")
     rendezvous_timeout_s: int = Field(300, ge=10, description="how long launchers wait for each other")
     collective_timeout_s: int = Field(1800, ge=30, description="how long a collective may take before it fails")
+    hardware: HardwareParams | None = Field(None, description="what `lockstep plan` compares with")

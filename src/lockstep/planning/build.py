@@ -18,8 +18,8 @@ from lockstep.models.sharding import Layout, build_model, shard
 from lockstep.params.model import LoraParams, ModelParams
 from lockstep.planning.fake import materialize
 from lockstep.planning.live import LiveMemory
-from lockstep.planning.results import Kind
 from lockstep.planning.quantized import quantize
+from lockstep.planning.results import Kind
 
 Device = Literal["cuda", "cpu"]
 
@@ -66,7 +66,7 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 def mark_model(live: LiveMemory, model: nn.Module) -> None:
     """Tells `live` which storages are parameters, gathered parameters and gradients, as far as they exist now."""
     live.mark(Kind.UNSHARDED, _gathered(model))
-    live.mark(Kind.PARAMETERS, [_local(tensor) for tensor in (*model.parameters(), *model.buffers())])
+    live.mark(Kind.PARAMETERS, [*model.parameters(), *model.buffers()])
     live.mark(Kind.GRADIENTS, [parameter.grad for parameter in model.parameters()])
 
 
@@ -75,7 +75,3 @@ def _gathered(model: nn.Module) -> list[Any]:
     groups = [m._get_fsdp_state()._fsdp_param_group for m in model.modules() if isinstance(m, FSDPModule)]
     parameters = [parameter for group in groups if group is not None for parameter in group.fsdp_params]
     return [parameter._unsharded_param for parameter in parameters if hasattr(parameter, "_unsharded_param")]
-
-
-def _local(tensor: Any) -> Any:
-    return tensor._local_tensor if hasattr(tensor, "_local_tensor") else tensor

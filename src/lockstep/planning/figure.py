@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.foundation.errors import UsageError
-from lockstep.planning.picture import COLOURS
+from lockstep.planning.picture import COLOURS, shown_phases
 
 _GIB = 1 << 30
 _FORMATS = (".svg", ".png", ".pdf")
@@ -44,7 +44,7 @@ def draw(plan: dict[str, Any], path: Path) -> None:
 
 
 def _bars(axis: Any, stage: dict[str, Any]) -> None:
-    names = list(stage["phases"])
+    names = shown_phases(stage)
     bottom = [0.0] * len(names)
     for kind, colour in COLOURS.items():
         heights = [stage["phases"][name]["kinds"].get(kind, 0) / _GIB for name in names]

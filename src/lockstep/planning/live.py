@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch._guards import active_fake_mode
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lockstep.planning.results import Kind
@@ -174,7 +174,6 @@ def _logging_resize(live: LiveMemory, resize: Callable[..., Any]) -> Callable[..
 def _storages(value: Any) -> list[torch.UntypedStorage]:
     if not isinstance(value, Tensor):
         return []
-    if is_traceable_wrapper_subclass(value):
-        names, _ = value.__tensor_flatten__()  # type: ignore[attr-defined]
-        return [storage for name in names for storage in _storages(getattr(value, name))]
+    if isinstance(value, DTensor):
+        return _storages(value._local_tensor)
     return [value.untyped_storage()]

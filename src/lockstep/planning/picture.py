@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.planning.results import Kind
+from lockstep.planning.results import PHASES, Kind
 
 _GIB = 1 << 30
 _BAR_WIDTH = 48
@@ -46,6 +46,11 @@ def verdict_line(stage: dict[str, Any]) -> str:
     )
 
 
+def shown_phases(stage: dict[str, Any]) -> list[str]:
+    """The phases that a stage has, in their order."""
+    return [name for name in PHASES if name in stage["phases"]]
+
+
 def _stage(stage: dict[str, Any]) -> RenderableType:
     head = Text(f"\n{stage['stage']}: {stage['num_ranks']} processes on {_nodes(stage['num_nodes'])}, ")
     head.append(f"{stage['num_parameters'] / 1e9:.2f} B parameters, {stage['num_trained'] / 1e6:,.1f} M trained\n")
@@ -57,7 +62,8 @@ def _bars(stage: dict[str, Any]) -> Table:
     table = Table(box=None, padding=(0, 1), show_header=False)
     scale = _BAR_WIDTH / max(stage["capacity_bytes"], stage["peak_gpu_bytes"] + stage["allowance_bytes"])
     limit = round(stage["capacity_bytes"] * scale)
-    for name, phase in stage["phases"].items():
+    for name in shown_phases(stage):
+        phase = stage["phases"][name]
         table.add_row(name, _bar(phase["kinds"], scale, limit), f"{_gib(phase['total_bytes'])} GiB")
     return table
 

@@ -16,14 +16,12 @@ from lockstep.planning.duration import ppo_time, sft_time
 from lockstep.planning.hardware import Hardware
 from lockstep.planning.layers import Sample
 from lockstep.planning.ppo import frozen_base, sample_ppo
-from lockstep.planning.results import Kind, PhaseUse, Plan, StagePlan
+from lockstep.planning.results import PHASES, Kind, PhaseUse, Plan, StagePlan
 from lockstep.planning.sft import sample_sft
 from lockstep.planning.storage import storage_use
 
 STAGES = ("sft", "ppo")
 """Stages that are planned. The others need less: `evaluate` and `reward` hold the same model with less beside it."""
-_ORDER = ("load", "forward", "backward", "rollout", "scoring", "update", "optimizer", "save", "resume", "export")
-_NOT_SHOWN = ("idle", "between steps")
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,10 @@ class Subject:
 
 
 def plan_experiment(name: str, subject: Subject, stages: tuple[str, ...] = STAGES) -> Plan:
-    """The plan of each stage in `stages` that is enabled. Raises UsageError if none is, or the model can't be sharded."""
+    """The plan of each stage in `stages` that is enabled.
+
+    Raises UsageError if none is, or the model cannot be sharded.
+    """
     enabled = [stage for stage in stages if getattr(subject.experiment, stage).enabled]
     if not enabled:
         raise UsageError(f"None of the stages {', '.join(stages)} is enabled, so there is nothing to plan.")
@@ -132,4 +133,4 @@ def _phases(sample: Sample) -> dict[str, PhaseUse]:
     # Saved and restored piece by piece, in place: the state itself is all that is there (checkpoints/).
     fullest["save"], fullest["resume"] = replace(idle, part=""), replace(idle, part="")
     fullest.setdefault("export", replace(idle, part=""))
-    return {name: fullest[name] for name in _ORDER if name in fullest and name not in _NOT_SHOWN}
+    return {name: fullest[name] for name in PHASES if name in fullest}

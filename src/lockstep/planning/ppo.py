@@ -89,22 +89,18 @@ class _Step:
     ) -> None:
         self.mode = next(iter(value_head.parameters())).fake_mode  # type: ignore[attr-defined]
         self.backbone, self.value_head, self.ppo, self.reward = backbone, value_head, experiment.ppo, experiment.reward
-        self.live, self.phase = live, None
+        self.live = live
+        self.phase: str | None = None
         if self.ppo.disable_dropout:
             disable_dropout(backbone.model)
         if self.ppo.gradient_checkpointing:
             backbone.enable_checkpointing()
         backbone.model.train()
-        self.policy = list(backbone.parameters_of(Role.POLICY).values())
-        adapter = backbone.parameters_of(Role.VALUE) if backbone.has(Role.VALUE) else {}
-        self.value = [*adapter.values(), *value_head.parameters()]
         # Paged and 8-bit states are counted as torch's: those of adapters are small, and never larger.
         optim = self.ppo.optim if self.ppo.optim.startswith("adamw_torch") else "adamw_torch"
-        self.optimizer = build_optimizer(self.policy, self.value, self.ppo.model_copy(update={"optim": optim}))
-        if device == "cuda" and optim == "adamw_torch":
-            self.optimizer.defaults["foreach"] = True
-            for group in self.optimizer.param_groups:
-                group["foreach"] = True
+        self.optimizer = build_optimizer(backbone, value_head, self.ppo.model_copy(update={"optim": optim}))
+        for group in self.optimizer.param_groups:
+            group["foreach"] = device == "cuda" and optim == "adamw_torch"  # as torch chooses on CUDA
         mark_layers(backbone.model, live, lambda: self.phase)
         self._follow_cache()
 
@@ -206,7 +202,7 @@ class _Step:
         self._mark()
 
     def _enter_optimizer(self, *_: Any) -> None:
-        self.live.mark(Kind.GRADIENTS, [p.grad for p in (*self.policy, *self.value)])
+        self.live.mark(Kind.GRADIENTS, [p.grad for group in self.optimizer.param_groups for p in group["params"]])
         if self.phase is not None:
             self._enter("optimizer")
 

@@ -78,7 +78,7 @@ class _Int8Product(torch.autograd.Function):
         return output.reshape(*x.shape[:-1], len(weight))
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None]:
         rows = grad_output.reshape(-1, grad_output.shape[-1]).contiguous()
         expanded = ctx.weight.to(grad_output.dtype).mul_(1.0)
         return torch.matmul(rows, expanded).view(ctx.shape), None, None
@@ -99,7 +99,7 @@ class _NF4Product(torch.autograd.Function):
         return nn.functional.linear(x, _expanded(packed, shape, x.dtype, num_blocks), bias)
 
     @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None, None, None]:
         weight = _expanded(ctx.packed, ctx.weight_shape, grad_output.dtype, ctx.num_blocks)
         return torch.matmul(grad_output, weight), None, None, None, None
 
