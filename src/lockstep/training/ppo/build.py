@@ -14,7 +14,7 @@ from lockstep.models.adapters import WEIGHTS
 from lockstep.models.loading import load_model, load_tokenizer
 from lockstep.models.weights import read_manifest
 from lockstep.params.experiment import Experiment
-from lockstep.params.model import ModelParams
+from lockstep.params.model import ModelParams, QuantizationParams
 from lockstep.training.common.determinism import derived_seed
 from lockstep.training.common.ranks import Ranks
 from lockstep.training.ppo.engine import PpoEngine
@@ -60,11 +60,9 @@ class Folders:
         return self.reward if (self.reward / WEIGHTS).is_file() else None
 
 
-def frozen_model_params(experiment: Experiment) -> ModelParams:
-    """How PPO loads its backbone: quantised as `ppo` says, and without a master copy, as nothing of it is trained."""
-    quantization = experiment.ppo.backbone_quantization(experiment.model)
-    compute = experiment.model.precision.compute
-    return experiment.model.model_copy(update={"quantization": quantization, "master_dtype": compute})
+def frozen(model: ModelParams, quantization: QuantizationParams | None) -> ModelParams:
+    """How a backbone is loaded of which nothing is trained: perhaps quantised, and without a master copy."""
+    return model.model_copy(update={"quantization": quantization, "master_dtype": model.precision.compute})
 
 
 def load_backbone(
@@ -75,7 +73,8 @@ def load_backbone(
     Raises UsageError when something is missing or does not fit.
     """
     ppo = experiment.ppo
-    model = load_model(folders.backbone, frozen_model_params(experiment), device=device, device_map=ppo.device_map)
+    params = frozen(experiment.model, ppo.backbone_quantization(experiment.model))
+    model = load_model(folders.backbone, params, device=device, device_map=ppo.device_map)
     wants_reward = ppo.reward.kind == "model"
     if wants_reward and folders.reward_adapter is None:
         raise UsageError("ppo.reward.kind: model needs the reward stage; write reward.enabled: true, or another kind")

@@ -21,8 +21,8 @@ _BITSANDBYTES = {
 def build_optimizer(backbone: Backbone, value_head: ScalarHead, params: PpoParams) -> torch.optim.Optimizer:
     """AdamW (Loshchilov & Hutter, 2019) with a group for each adapter and one for the value head.
 
-    The head's default rate is learning_rate / sqrt(hidden_size): its output is a sum over hidden_size features, and Adam
-    moves every weight by the rate, so at the adapters' rate a step would move values by more than rewards differ.
+    The head's default rate is learning_rate / sqrt(hidden_size): its output is a sum over hidden_size features, and
+    Adam moves every weight by the rate, so at the adapters' rate a step would move values by more than rewards differ.
     """
     head_rate = params.value.learning_rate or params.learning_rate / math.sqrt(backbone.hidden_size)
     groups = [

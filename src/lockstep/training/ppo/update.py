@@ -62,8 +62,9 @@ class Updater:
             sums += micro_sums
             worst = torch.maximum(worst, micro_worst)
         sums, worst = self.replicas.sum(sums), self.replicas.max(worst)
-        policy, value, *per_token = sums.tolist()
-        return MinibatchStats(policy, value, *(total / float(num_tokens) for total in per_token), float(worst))
+        policy, value, *totals = sums.tolist()
+        clipped, value_clipped, approx_kl, ratio, advantage = (total / float(num_tokens) for total in totals)
+        return MinibatchStats(policy, value, clipped, value_clipped, approx_kl, ratio, advantage, float(worst))
 
     def _micro_batch(self, experience: Experience, rows: Tensor, num_tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Backward of one micro-batch; returns its sums for `MinibatchStats` and the largest |ratio - 1|."""
