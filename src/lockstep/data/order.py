@@ -10,7 +10,7 @@ import numpy as np
 
 _MASK = (1 << 64) - 1
 _NUM_ROUNDS = 8
-_MIN_HALF_BITS = 5
+_MIN_HALF_BITS = 3
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,15 @@ class EpochOrder:
         """The row of global sample `index` (epoch = index // num_rows)."""
         epoch, position = divmod(index, self.num_rows)
         keys = self._keys(epoch)
-        while True:
-            position = int(self._encrypt(np.array([position], dtype=np.uint64), keys)[0])
-            if position < self.num_rows:
-                return position
+        row: int = self._encrypt(position, keys)
+        while row >= self.num_rows:
+            row = self._encrypt(row, keys)
+        return row
 
     def epoch(self, epoch: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """All rows in the order of one epoch, shape (num_rows,)."""
         keys = self._keys(epoch)
-        rows = self._encrypt(np.arange(self.num_rows, dtype=np.uint64), keys)
+        rows: np.ndarray[Any, Any] = self._encrypt(np.arange(self.num_rows, dtype=np.uint64), keys)
         while (outside := rows >= self.num_rows).any():
             rows[outside] = self._encrypt(rows[outside], keys)
         return rows.astype(np.int64)
@@ -51,23 +51,22 @@ class EpochOrder:
     def _half_bits(self) -> int:
         return max(_MIN_HALF_BITS, ((self.num_rows - 1).bit_length() + 1) // 2)
 
-    def _keys(self, epoch: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        base = _mix(np.array([self.seed & _MASK], dtype=np.uint64))
-        epoch_key = _mix(base + np.array([epoch & _MASK], dtype=np.uint64))
-        return _mix(epoch_key + np.arange(1, _NUM_ROUNDS + 1, dtype=np.uint64))
+    def _keys(self, epoch: int) -> list[int]:
+        base = _mix(_mix(self.seed & _MASK) + epoch)
+        return [int(_mix(base + number)) for number in range(1, _NUM_ROUNDS + 1)]
 
-    def _encrypt(self, values: np.ndarray[Any, Any], keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        bits = np.uint64(self._half_bits)
-        mask = np.uint64((1 << self._half_bits) - 1)
-        left, right = values >> bits, values & mask
+    def _encrypt(self, values: Any, keys: list[int]) -> Any:
+        """One pass of the network over an int, or an array of uint64."""
+        mask = (1 << self._half_bits) - 1
+        left, right = values >> self._half_bits, values & mask
         for key in keys:
             left, right = right, left ^ (_mix(right + key) & mask)
-        return (left << bits) | right
+        return (left << self._half_bits) | right
 
 
-def _mix(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """SplitMix64's output function on uint64 values, modulo 2**64."""
-    z = values + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+def _mix(values: Any) -> Any:
+    """SplitMix64's output function on 64-bit numbers, modulo 2**64: one int, or an array of uint64."""
+    z = (values + 0x9E3779B97F4A7C15) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
