@@ -103,7 +103,7 @@ class Cluster:
         found = [f"{path}" for path in (Path(run) / "control").glob("*stop*")]
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.info is not None and str(run) in process.cmdline():
+                if str(run) in process.cmdline():
                     found.append(" ".join(process.cmdline()))
         return found
 

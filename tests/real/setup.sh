@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes real Docker and real Apptainer work on a Debian 12 machine, as root: the tests beside this file drive them as an
-# ordinary user. Safe to run again: it installs what is missing, starts dockerd where none answers, and makes the user.
+# Makes real Docker, Apptainer and Slurm work on a Debian 12 machine, as root: the tests beside this file drive them as an
+# ordinary user (Slurm's daemons are the tests' own: slurm_lab.py). Safe to run again: it installs what is missing, starts dockerd where none answers, and makes the user.
 #   LOCKSTEP_REAL   where all of it is kept (default /var/lib/lockstep-real)
 set -euo pipefail
 
@@ -13,7 +13,7 @@ export DEBIAN_FRONTEND=noninteractive
 mkdir -p "$state"
 
 install_packages() {
-    local wanted=(docker.io buildah crun mmdebstrap uidmap squashfs-tools squashfuse fuse-overlayfs patchelf git make
+    local wanted=(slurm-wlm munge docker.io buildah crun mmdebstrap uidmap squashfs-tools squashfuse fuse-overlayfs patchelf git make
         python3.11 python3.11-venv ca-certificates) missing=()
     for package in "${wanted[@]}"; do
         dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
