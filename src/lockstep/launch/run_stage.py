@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.engines.base import Bind, Engine, LaunchRequest
 from lockstep.engines.select import select_engine
-from lockstep.foundation.errors import EXIT_OK, EXIT_SAVED
+from lockstep.foundation.errors import EXIT_OK, EXIT_SAVED, LockstepError
 from lockstep.launch import attempts
 from lockstep.launch.command import worker_command
 from lockstep.launch.environment import num_threads, worker_variables
@@ -33,7 +33,17 @@ def run_stage(project: Path, stage: str, options: RunOptions) -> int:
             materialise(project, stage, run.directory, run.spec.outputs)
             print(f"{stage} {run.identity.run_id}: complete already; results/{stage} holds its outputs.")
             return EXIT_OK
+        _refuse_while_a_job_has_it(record)
         return _attempt(run, record or new_record(run))
+
+
+def _refuse_while_a_job_has_it(record: dict[str, Any] | None) -> None:
+    newest: dict[str, Any] = record["attempts"][-1] if record and record["attempts"] else {}
+    if "num_nodes" in newest and "ended" not in newest:
+        raise LockstepError(
+            f"Slurm job {newest['slurm']['job_id']} has this very run.\n"
+            "Watch it with ./lockstep status. If that job is gone, ./lockstep finish --all closes its attempt."
+        )
 
 
 def _attempt(run: StageRun, record: dict[str, Any]) -> int:
