@@ -11,7 +11,7 @@ WORKDIR /build
 COPY scripts/image.sh scripts/install.sh scripts/bytecode.py scripts/
 COPY requirements/*.lock requirements/
 # The bracket makes the wheelhouse optional: a pattern may match nothing, a plain name may not.
-COPY requirements/cpu.lock wheelhous[e]/${FLAVOUR}/* wheelhouse/${FLAVOUR}/
+COPY requirements/cpu.lock wheelhous[e]/${FLAVOUR}/* wheelhous[e]/${FLAVOUR}/.complete wheelhouse/${FLAVOUR}/
 RUN scripts/image.sh environment ${FLAVOUR}
 COPY image.lock ./
 RUN scripts/image.sh facts ${FLAVOUR}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # install.sh PYTHON PREFIX FLAVOUR [LOCK…]: a virtual environment at PREFIX that holds requirements/FLAVOUR.lock (and the other
 # LOCKs), every file checked by hash. make setup, the Dockerfile and apptainer.def all come through here.
-#   wheelhouse/FLAVOUR/  where it holds the wheels, nothing is downloaded
+#   wheelhouse/FLAVOUR/  where it was filled for these locks (lockstep image build), nothing is downloaded
 #   PIP_FIND_LINKS       folders that hold the CPU build of torch, which no general index serves
 #   LOCKSTEP_TORCH_INDEX a package index that serves it, asked for torch alone (default: PyTorch's own, which uv knows)
 set -euo pipefail
@@ -12,9 +12,11 @@ lock=requirements/$flavour.lock
 boot=$(mktemp -d)
 trap 'rm -rf "$boot"' EXIT
 
-# What is in the wheelhouse is there for air-gapped sites and builds: then no index is asked for anything.
+# A wheelhouse that was filled for these very locks makes indexes needless: for air-gapped sites and for image builds.
 offline=()
-if compgen -G "wheelhouse/$flavour/uv-*.whl" >/dev/null; then offline=(--no-index --find-links "wheelhouse/$flavour"); fi
+if [ "$(cat "wheelhouse/$flavour/.complete" 2>/dev/null)" = "$(cat "$lock" requirements/dev.lock | sha256sum | cut -d ' ' -f 1)" ]; then
+    offline=(--no-index --find-links "wheelhouse/$flavour")
+fi
 
 # pip's settings hold for uv too, so that a site's mirror needs to be named once.
 [ -z "${PIP_INDEX_URL:-}" ] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$PIP_INDEX_URL}

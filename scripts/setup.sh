@@ -39,7 +39,7 @@ verify() {
 [ -f "$lock" ] || die "there is no flavour '$flavour'; there are cpu and cuda"
 [ "$(uname -sm)" = "Linux x86_64" ] || die "the locks are for Linux x86_64, this is $(uname -sm); use a Linux machine"
 
-wanted=$(cat "$lock" requirements/dev.lock scripts/*.sh | sha256sum | cut -d ' ' -f 1)
+wanted=$(cat "$lock" requirements/dev.lock scripts/setup.sh scripts/install.sh | sha256sum | cut -d ' ' -f 1)
 if [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && "$venv/bin/python" -c '' 2>/dev/null; then
     exit 0
 fi

@@ -11,10 +11,10 @@ from pathlib import Path
 from lockstep.engines.lockfile import Pin, lock_path, read_lock
 from lockstep.engines.locking import locked_files
 from lockstep.foundation.errors import LockstepError
-from lockstep.foundation.files import sha256_file
+from lockstep.foundation.files import sha256_bytes, sha256_file, write_atomic
 
-_INSTALLERS = ("uv",)
-"""From dev.lock: what an offline installation starts with."""
+COMPLETE = ".complete"
+"""Holds the sha256 of the two locks that the folder was filled for; scripts/install.sh compares it."""
 
 
 def wheelhouse_path(project: Path, flavour: str) -> Path:
@@ -23,9 +23,8 @@ def wheelhouse_path(project: Path, flavour: str) -> Path:
 
 
 def wanted_pins(project: Path, flavour: str) -> dict[str, Pin]:
-    """What a wheelhouse must hold: the flavour's lock, and uv."""
-    tools = read_lock(lock_path(project, "dev"))
-    return {**read_lock(lock_path(project, flavour)), **{name: tools[name] for name in _INSTALLERS}}
+    """What a wheelhouse must hold: the flavour's lock and the tools, uv among them, with which a venv is made."""
+    return {**read_lock(lock_path(project, "dev")), **read_lock(lock_path(project, flavour))}
 
 
 def fill_wheelhouse(project: Path, flavour: str, say: Callable[[str], None]) -> Path:
@@ -37,6 +36,7 @@ def fill_wheelhouse(project: Path, flavour: str, say: Callable[[str], None]) -> 
     folder.mkdir(parents=True, exist_ok=True)
     pins = wanted_pins(project, flavour)
     hashes = {pin.sha256 for pin in pins.values()}
+    (folder / COMPLETE).unlink(missing_ok=True)
     held = {sha256_file(path): path for path in folder.iterdir()}
     for digest in set(held) - hashes:
         held[digest].unlink()
@@ -44,7 +44,9 @@ def fill_wheelhouse(project: Path, flavour: str, say: Callable[[str], None]) -> 
     if missing:
         say(f"downloading {len(missing)} of {len(pins)} files to {folder}")
         _download(project, flavour, missing, folder)
-        _check_complete(folder, hashes)
+    _check_complete(folder, hashes)
+    locks = [lock_path(project, name).read_bytes() for name in (flavour, "dev")]
+    write_atomic(folder / COMPLETE, sha256_bytes(b"".join(locks)))
     return folder
 
 
