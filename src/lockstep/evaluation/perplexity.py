@@ -40,10 +40,8 @@ def held_out(
     stop_requested: Callable[[], bool],
 ) -> HeldOut:
     """exp(sum of NLL / supervised tokens) over every held-out row; collective. Raises StoppedAfterSave on a stop."""
-    pad_token_id = load_tokenizer(tokenizer_folder).pad_token_id
-    found = evaluate(
-        model, SupervisedHead(model), store.dataset, RowCollator(int(pad_token_id)), ranks, batch_size, stop_requested
-    )
+    collate = RowCollator(load_tokenizer(tokenizer_folder).pad_token_id, model.config._attn_implementation)
+    found = evaluate(model, SupervisedHead(model), store.dataset, collate, ranks, batch_size, stop_requested)
     if found is None:
         raise StoppedAfterSave("stopped; an evaluation keeps nothing and starts again")
     return found
