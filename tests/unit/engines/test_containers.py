@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,8 +128,6 @@ def test_a_changed_sif_is_refused_though_its_size_is_the_same(project: Path):
 
 
 def test_values_survive_the_shell_that_reads_the_environment_file():
-    import subprocess
-
     for value in ("plain", "two words", "it's", '"$HOME" `id` \\', "ünï;&|"):
         shown = subprocess.run(
             ["sh", "-c", f"printf %s {shell_quoted(value)}"], capture_output=True, text=True, check=True
