@@ -100,7 +100,7 @@ def _metrics(name: str) -> dict[str, Any]:
         return {"num_steps": 20, "objective/kl_per_token": 0.13}
     chats = {
         "read": 2000,
-        "kept": {"train": {"": 1533}, "eval": {"": 64}},
+        "kept": {"train": {"unlabelled": 1533}, "eval": {"unlabelled": 64}},
         "dropped": {"duplicate": 12, "too_short": 214, "language": 31, "eval_cap": 17, "sample_cap": 129},
         "changed": {},
     }

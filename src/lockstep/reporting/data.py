@@ -12,6 +12,7 @@ from lockstep.reporting.words import number, percent
 
 _TITLES = {"sft": "chats", "prompts": "prompts", "preferences": "preference pairs", "reviews": "reviews"}
 _SHARES = (("training", "main"), ("held out", "second"), ("dropped", "gone"))
+_UNLABELLED = "unlabelled"
 _NUM_SHOWN = 2
 
 
@@ -52,7 +53,7 @@ def _rows(section_name: str, sources: Mapping[str, Any]) -> Iterator[list[Any]]:
 
 def _by_label(counts: Mapping[str, int]) -> Html:
     whole = tag("strong", number(sum(counts.values())))
-    if set(counts) <= {"", "none"}:
+    if set(counts) <= {_UNLABELLED}:
         return whole
     return Html(whole + "".join(tag("small", f"{label} {number(count)}") for label, count in counts.items()))
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.foundation.files import read_json
-from lockstep.reporting.words import seconds_between
+from lockstep.reporting.words import seconds_between, short
 from lockstep.runs.directory import RunDirectory
 from lockstep.tracking.spool import curves, read_points
 
@@ -104,6 +104,12 @@ class Material:
         """The record of the last stage that has one: its provenance stands for the experiment's."""
         records = [stage.record for stage in self.stages.values() if stage.record]
         return records[-1] if records else {}
+
+
+def commit_name(record: Mapping[str, Any]) -> str:
+    """The commit that a run was started from, and whether the files differed from it."""
+    git = record.get("provenance", {}).get("git", {})
+    return short(git.get("commit")) + (" + changes" if git.get("dirty") is True else "")
 
 
 def load_stage(name: str, results: Path, runs_root: Path) -> StageFacts:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from lockstep.foundation.files import canonical_json, sha256_bytes
 from lockstep.reporting.html import Html, details, number_cell, section, table, tag
-from lockstep.reporting.material import Material, StageFacts
+from lockstep.reporting.material import Material, StageFacts, commit_name
 from lockstep.reporting.words import duration, moment, number, seconds_between, short, size
 
 
 def locks(material: Material) -> Html:
     """What decided each stage, by hash."""
-    head = ("stage", "run", "inputs", "code", "environment", "weights made")
+    head = ("stage", "run", "parameters", "inputs", "code", "environment", "weights made")
     rows = [_lock_row(stage) for stage in material.stages.values() if not stage.skipped]
     lead = (
         "A run is named by what decides it. The same locks on the same kind of hardware give the same bits; ",
@@ -88,8 +89,9 @@ def _lock_row(stage: StageFacts) -> list[Any]:
     return [
         tag("th", stage.name, scope="row"),
         tag("td", tag("code", stage.run_id)),
+        tag("td", _hash(sha256_bytes(canonical_json(locked["params"]).encode()) if locked else None)),
         tag("td", inputs),
-        tag("td", _hash(locked.get("code"))),
+        tag("td", _hash(locked.get("code")), tag("small", f"commit {commit_name(stage.record)}")),
         tag("td", environment.get("flavour"), " ", _hash(environment.get("id"))),
         tag("td", tag("code", result["weights_sha256"], class_="whole") if result.get("weights_sha256") else "–"),
     ]

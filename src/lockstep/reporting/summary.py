@@ -7,8 +7,8 @@ from typing import Any
 
 from lockstep.reporting.charts import interval_bar
 from lockstep.reporting.html import Html, join, tag
-from lockstep.reporting.material import Material
-from lockstep.reporting.words import duration, moment, number, percent, short, signed
+from lockstep.reporting.material import Material, commit_name
+from lockstep.reporting.words import duration, moment, number, percent, signed
 from lockstep.tracking.described import model_name
 
 _ENOUGH_DIVERSITY = 0.8
@@ -42,7 +42,7 @@ def header(material: Material) -> Html:
         ("started", moment(first_record["created"]) if (first_record := _first_record(material)) else None),
         ("time", duration(sum(seconds)) if seconds else None),
         ("hardware", record.get("provenance", {}).get("hardware", {}).get("class")),
-        ("commit", short(record.get("provenance", {}).get("git", {}).get("commit"))),
+        ("commit", commit_name(record)),
     ]
     shown = [
         tag("li", tag("span", name), " ", tag("strong", value)) for name, value in facts if value not in (None, "")

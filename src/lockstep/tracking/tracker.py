@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -24,7 +23,6 @@ from lockstep.tracking.system import SystemSampler
 
 _RETRY_S = 15.0
 _FINISH_S = 60.0
-_NICENESS = 10
 
 
 class Tracker:
@@ -66,8 +64,6 @@ class Tracker:
             self._complain("is slow to answer")
 
     def _run(self) -> None:
-        # Linux counts niceness per thread: the import of MLflow gives way to the workers.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         with tracking_lock(self._root, wait=True):
             last_try = False
             while not self._try_to_track() and not last_try:
