@@ -32,9 +32,10 @@ class Place:
         check: bool = True,
         timeout_s: float = 1800,
         stdin: str = "",
+        network: bool = True,
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs a command as the user, with a clean environment and the checkout as working directory."""
+        """Runs a command as the user, with a clean environment, in the checkout; without `network`, with none."""
         passed = {name: value for name, value in os.environ.items() if name.startswith(_PASSED)}
         variables = {
             "HOME": str(state() / "home"),
@@ -47,7 +48,17 @@ class Place:
         }
         assignments = [f"{name}={value}" for name, value in variables.items()]
         done = subprocess.run(
-            ["runuser", "-u", USER, "--", "env", "-i", *assignments, *map(str, command)],
+            [
+                *([] if network else ["unshare", "--net"]),
+                "runuser",
+                "-u",
+                USER,
+                "--",
+                "env",
+                "-i",
+                *assignments,
+                *map(str, command),
+            ],
             cwd=cwd or self.checkout,
             input=stdin,
             capture_output=True,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lockstep.engines import builders
 from lockstep.engines.build import archive_path
+from lockstep.engines.environment import image_lock_path
 from lockstep.engines.images import locked_image
 from lockstep.engines.wheelhouse import fill_wheelhouse
 from lockstep.foundation.errors import LockstepError, UsageError
@@ -22,7 +23,7 @@ Everything that this checkout of Lockstep ({commit}) needs on a machine without 
     sha256sum --check --quiet SHA256SUMS            is it whole?
     git clone lockstep.bundle lockstep && cd lockstep && git checkout {commit}
     cp -r ../wheelhouse .                           `make setup` then asks no index for anything
-    cp -r ../images .                               the image (docker load -i images/….tar, or the SIF as it is)
+    cp -r ../images ../image.lock .                 the image (the SIF as it is, or docker load -i images/….tar)
     cp -r ../data ../models .                       what `./lockstep fetch` would have fetched
     make setup && ./lockstep image verify && make repro
 """
@@ -66,6 +67,7 @@ def _copy_images(project: Path, flavour: str, target: Path, say: Callable[[str],
         say("image.lock names no image of this environment: the bundle carries the wheelhouse alone")
         return
     target.mkdir()
+    shutil.copy2(image_lock_path(project), target.parent)
     listing = project / "images" / f"lockstep-{flavour}.content.gz"
     files = [listing, *([project / image.sif["file"]] if image.sif else [])]
     for path in files:
