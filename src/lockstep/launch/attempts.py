@@ -9,6 +9,7 @@ from typing import Any
 from lockstep.foundation.errors import EXIT_FAILED, EXIT_OK, EXIT_SAVED
 from lockstep.foundation.files import read_json, sha256_tree
 from lockstep.runs.directory import RunDirectory
+from lockstep.tracking.spool import read_points
 
 _STATUS_BY_CODE = {EXIT_OK: "complete", EXIT_SAVED: "stopped"}
 
@@ -20,6 +21,7 @@ def now() -> str:
 
 def begin(directory: RunDirectory, record: dict[str, Any], facts: dict[str, Any]) -> int:
     """Appends an open attempt to the record and returns its number, counted from 1."""
+    _close_orphans(directory, record)
     number = len(record["attempts"]) + 1
     record["attempts"].append({"attempt": number, "started": now(), "reason": "running", **facts})
     record["status"] = "running"
@@ -35,7 +37,7 @@ def end(directory: RunDirectory, record: dict[str, Any], launcher_code: int) -> 
     outcome_file = directory.outcome_file(attempt["attempt"])
     outcome = read_json(outcome_file) if outcome_file.exists() else {}
     reason = outcome.pop("reason", None)
-    attempt.update(outcome)
+    attempt.update(_steps_seen(directory, attempt["attempt"]) | outcome)
     if code not in _STATUS_BY_CODE:
         reason = _failure(launcher_code, statuses)
     return close(directory, record, code, reason or _STATUS_BY_CODE[code])
@@ -51,6 +53,19 @@ def close(directory: RunDirectory, record: dict[str, Any], code: int, reason: st
         record["result"] = {**found, "outputs_sha256": sha256_tree(directory.outputs)}
     directory.write(record)
     return code
+
+
+def _close_orphans(directory: RunDirectory, record: dict[str, Any]) -> None:
+    """Attempts that nobody closed: their launching parent was killed, too."""
+    for attempt in record["attempts"]:
+        if attempt["reason"] == "running":
+            attempt.update(_steps_seen(directory, attempt["attempt"]), reason="killed together with its launcher")
+
+
+def _steps_seen(directory: RunDirectory, number: int) -> dict[str, int]:
+    """From where to where an attempt came, by the spool: all that is known of one that died without a word."""
+    steps = [point.step for point in read_points(directory.metrics) if point.attempt == number]
+    return {"start_step": min(steps) - 1, "end_step": max(steps)} if steps else {}
 
 
 def rank_statuses(directory: RunDirectory, attempt: int) -> list[dict[str, Any]]:

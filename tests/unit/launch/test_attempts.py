@@ -10,6 +10,7 @@ import pytest
 from lockstep.foundation.files import write_json
 from lockstep.launch import attempts
 from lockstep.runs.directory import RunDirectory
+from lockstep.tracking.spool import Spool
 
 
 @pytest.fixture
@@ -57,3 +58,18 @@ def test_attempts_are_counted_and_keep_what_the_workers_said(directory: RunDirec
     assert attempts.end(directory, record, 0) == 85
     assert record["attempts"][1]["start_step"] == 3
     assert record["attempts"][1]["end_step"] == 7
+
+
+def test_a_killed_attempt_tells_its_steps_from_the_spool(directory: RunDirectory) -> None:
+    record = _record()
+    attempts.begin(directory, record, {})
+    with Spool(directory.metrics, attempt=1) as spool:
+        for step in (1, 2, 3):
+            spool.append(step, {"loss": 1.0})
+    assert attempts.begin(directory, record, {}) == 2
+    with Spool(directory.metrics, attempt=2) as spool:
+        spool.append(3, {"loss": 1.0})
+    attempts.end(directory, record, -9)
+    orphan, killed = record["attempts"]
+    assert (orphan["start_step"], orphan["end_step"], orphan["reason"]) == (0, 3, "killed together with its launcher")
+    assert (killed["start_step"], killed["end_step"], killed["reason"]) == (2, 3, "killed by signal 9")
