@@ -24,6 +24,7 @@ def submit(
     elastic: Annotated[int | None, typer.Option(help="go on with this many processes, same global batch")] = None,
     continue_from: Annotated[str | None, typer.Option(help="start from another run's newest checkpoint")] = None,
     until_step: Annotated[int | None, typer.Option(help="save and stop after this step")] = None,
+    no_plan: Annotated[bool, typer.Option("--no-plan", help="do not ask first whether it fits")] = False,
     sbatch: Annotated[
         list[str] | None, typer.Option(help="a further sbatch option, as in --sbatch=--time=2:00:00")
     ] = None,
@@ -36,7 +37,7 @@ def submit(
 
     project = project_root()
     options = RunOptions(elastic=elastic, continue_from=continue_from, until_step=until_step)
-    request = submission.Request(nodes, allow_dirty, options, tuple(sbatch or ()))
+    request = submission.Request(nodes, allow_dirty, options, not no_plan, tuple(sbatch or ()))
     if everything == (stage is not None):
         raise UsageError("Say which stage (./lockstep submit sft), or --all.")
     if everything or stage is None:

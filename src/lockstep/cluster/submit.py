@@ -17,7 +17,9 @@ from lockstep.cluster.site import site_settings
 from lockstep.cluster.slurm import job_states, submit
 from lockstep.cluster.source import keep_source
 from lockstep.foundation.errors import LockstepError, UsageError
+from lockstep.foundation.files import write_json
 from lockstep.launch.places import runs_root
+from lockstep.launch.plan import check_fits
 from lockstep.launch.prepare import RunOptions
 from lockstep.params.experiment import Experiment, load_experiment
 from lockstep.params.stages import STAGES, stage_spec
@@ -37,6 +39,8 @@ class Request:
     nodes: int = 1
     allow_dirty: bool = False
     options: RunOptions = field(default_factory=RunOptions)
+    plan: bool = True
+    """Whether what does not fit the stated hardware is refused."""
     sbatch: tuple[str, ...] = ()
     """Further words for sbatch."""
 
@@ -100,6 +104,7 @@ class Submitter:
                 return Submitted(stage, "complete already", None, None, intent.run)
             if twin := self._live_twin(intent):
                 return Submitted(stage, "already queued or running", twin.job_id, twin.path, twin.run)
+        self._check_plan(intent)
         intent.save()
         words = [*self._wanted(intent), "--output", str(self._log("%x-%j.out"))]
         words += [*self._dependency(after), *self.request.sbatch]
@@ -124,6 +129,7 @@ class Submitter:
                 answers.append(Submitted(stage, what, job_id, None, intent.run, label(point)))
                 intent.path.unlink(missing_ok=True)
             else:
+                self._check_plan(intent)
                 intent.save()
                 intents.append((point, intent))
         if intents:
@@ -152,6 +158,15 @@ class Submitter:
             after={name: str(place) for name, place in after.items()},
             diff=str(self.diff) if self.diff else None,
         )
+
+    def _check_plan(self, intent: Intent) -> None:
+        """Raises UsageError where the run does not fit the hardware that the recipe states; asked once per run."""
+        verdict = intent.run / "plan.json" if intent.run else None
+        if not self.request.plan or (verdict is not None and verdict.exists()):
+            return
+        check_fits(self.project, intent.experiment, intent.stage)
+        if verdict is not None:
+            write_json(verdict, {"fits": True})
 
     def _live_twin(self, intent: Intent) -> Intent | None:
         """An intent for the same run (or, while the run is not known, of the same content) whose job is not over."""

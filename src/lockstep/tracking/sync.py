@@ -59,7 +59,7 @@ def _sync_run(root: Path, name: str, sender: RunSender, summary: SyncSummary) ->
             summary.going_on.append(name)
             return
         record = read_json(root / "run.json")
-        if record["status"] == "submitted":  # waits in a queue: there is nothing to say yet
+        if not record["attempts"]:  # waits in a queue: there is nothing to say yet
             return
         sender.open()
         if _runs_in_a_job(record):
