@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lockstep.foundation.files import write_atomic, write_json
+from lockstep.foundation.files import read_json, write_atomic, write_json
 from lockstep.models.adapters import WEIGHTS, adapter_config, adapter_tensors
 from lockstep.models.weights import WeightsDigest, named_weights, weights_sha256, write_manifest
 
@@ -31,7 +31,6 @@ _FROM_BASE = (
     "chat_template.jinja",
     "generation_config.json",
 )
-_NOT_CONFIGURATION = ("distributed_config", "_name_or_path", "transformers_version")
 
 
 def export_model(
@@ -121,7 +120,7 @@ def _finish(
     model: PreTrainedModel, base: Path, staging: Path, folder: Path, writer: _ShardWriter, chat_template: str | None
 ) -> None:
     writer.finish()
-    write_json(staging / "config.json", _config(model))
+    write_json(staging / "config.json", _config(model, base))
     for name in _FROM_BASE:
         if (base / name).is_file():
             shutil.copyfile(base / name, staging / name)
@@ -131,13 +130,10 @@ def _finish(
     staging.rename(folder)
 
 
-def _config(model: PreTrainedModel) -> dict[str, Any]:
-    """The configuration without what belongs to this training run."""
-    config = {k: v for k, v in model.config.to_dict().items() if k not in _NOT_CONFIGURATION}
-    config["dtype"] = str(model.dtype).removeprefix("torch.")
-    config["architectures"] = [type(model).__name__]
-    config["use_cache"] = True
-    return config
+def _config(model: PreTrainedModel, base: Path) -> dict[str, Any]:
+    """The base's configuration with the dtype of the new weights; what only this training changed stays out."""
+    config: dict[str, Any] = read_json(base / "config.json")
+    return {**config, "architectures": [type(model).__name__], "dtype": str(model.dtype).removeprefix("torch.")}
 
 
 def _tried(writes: bool, action: Callable[[], None]) -> OSError | None:

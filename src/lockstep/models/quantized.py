@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ def load_quantized(
     )
     model.requires_grad_(False)
     _keep_differentiable(model)
+    # It says at every single matrix product that int8 casts its inputs, which is how int8 works.
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     return model
 
 

@@ -81,9 +81,13 @@ def shard(
     With more than one rank, and where its precision switch suffices, Transformers does it.
     """
     config = layout.distributed_config(precision)
+    _untie(model)
     if layout.num_ranks > 1 and is_switch_of_transformers(precision):
-        return type(model).maybe_distribute_model(model, config, mesh)
-    return _fully_shard(model, mesh, config, precision)
+        type(model).maybe_distribute_model(model, config, mesh)
+    else:
+        _fully_shard(model, mesh, config, precision)
+    model.tie_weights(recompute_mapping=False)
+    return model
 
 
 def one_rank_mesh(device_type: str) -> TransformersDeviceMesh:
@@ -105,6 +109,17 @@ def sharding_class(model_class: type[PreTrainedModel], precision: PrecisionParam
     Sharded.__name__ = Sharded.__qualname__ = model_class.__name__
     Sharded.__module__ = model_class.__module__
     return Sharded
+
+
+def _untie(model: PreTrainedModel) -> None:
+    """Gives tied names parameters of their own over the same memory; FSDP2 refuses one parameter in two units.
+
+    `tie_weights` makes them one again once they are shards, as Transformers' loader does, which shards before it ties.
+    """
+    for name in model.all_tied_weights_keys:
+        parent, _, leaf = name.rpartition(".")
+        tied = model.get_parameter(name)
+        setattr(model.get_submodule(parent), leaf, nn.Parameter(tied.detach(), requires_grad=tied.requires_grad))
 
 
 def _plan(model: PreTrainedModel, config: DistributedConfig) -> dict[str, str]:

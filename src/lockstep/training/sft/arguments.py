@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from pathlib import Path
 
 import torch
@@ -18,6 +20,7 @@ def training_arguments(
 
     The NaN filter is off, because it reads the loss back at every step, and hides what it finds.
     """
+    _silence_what_is_meant_to_be()
     return SFTConfig(
         output_dir=str(folder),
         seed=seed,
@@ -51,6 +54,12 @@ def training_arguments(
         dataset_kwargs={"skip_prepare_dataset": True},
         dataloader_num_workers=sft.dataloader_num_workers,
     )
+
+
+def _silence_what_is_meant_to_be() -> None:
+    """Warnings about a group of one process (the checkpoint store's) and about names inside TRL."""
+    logging.getLogger("transformers.training_args").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
 
 
 def num_steps(sft: SftParams, num_rows: int) -> int:

@@ -7,7 +7,6 @@ from pathlib import Path
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lockstep.checkpoints.store import CheckpointStore, Found
 from lockstep.data.order import EpochOrder
 from lockstep.data.store import TokenStore
 from lockstep.foundation.errors import StoppedAfterSave, UsageError
@@ -96,14 +95,3 @@ def train(trainer: ResumableSFTTrainer) -> None:
     if trainer.stopped:
         session.store.confirm(trainer.state.global_step)
         raise StoppedAfterSave(f"Saved at step {trainer.state.global_step} of {trainer.args.max_steps}.")
-
-
-def newest_checkpoint(store: CheckpointStore, verify: str, other: Path | None) -> Found | None:
-    """The checkpoint to go on from: this run's own newest, else that of the run folder `other`. Collective."""
-    found = store.newest(verify=verify)  # type: ignore[arg-type]
-    if found is not None or other is None:
-        return found
-    found = store.newest(verify=verify, root=other / "checkpoints", run_id=other.name)  # type: ignore[arg-type]
-    if found is None:
-        raise UsageError(f"{other} has no checkpoint to continue from.")
-    return found

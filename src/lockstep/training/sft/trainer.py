@@ -103,7 +103,7 @@ class ResumableSFTTrainer(SFTTrainer):
         """Micro-batches of this rank, from the first step that is still to do."""
         return training_loader(self.train_dataset, self._sampler, self._collate, self.args.dataloader_num_workers)
 
-    def floating_point_ops(self, inputs: dict[str, Any]) -> int:  # noqa: ARG002
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Not counted here (`Progress` does), because it walks the whole model for every micro-batch."""
         return 0
 
@@ -114,7 +114,7 @@ class ResumableSFTTrainer(SFTTrainer):
         self,
         model: nn.Module,
         inputs: dict[str, Any],
-        return_outputs: bool = False,  # noqa: ARG002
+        return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
         """Summed loss of this micro-batch over the supervised tokens of the *global* batch.
