@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from packaging.utils import parse_wheel_filename
 from lockstep.engines.environment import image_lock_path, read_image_lock, records_path
 from lockstep.engines.installed import installed_packages, record_digest
 from lockstep.engines.lockfile import FLAVOURS, PYTHON_MINOR, environment_id_of, lock_path, normalised, read_lock
+from lockstep.engines.variables import host_variables
 from lockstep.foundation.errors import LockstepError, UsageError
 from lockstep.foundation.files import read_json, sha256_file, write_atomic, write_json
 
@@ -111,7 +111,7 @@ def _run_uv(*arguments: str, cwd: Path | None = None) -> None:
 
 def torch_source() -> list[str]:
     """uv's arguments that tell where the CPU build of torch comes from: a folder, else PyTorch's own index."""
-    folders = os.environ.get("PIP_FIND_LINKS", "").split()
+    folders = host_variables().get("PIP_FIND_LINKS", "").split()
     if any(list(Path(folder).glob("torch-*+cpu*.whl")) for folder in folders):
         return [word for folder in folders for word in ("--find-links", folder)]
     return ["--torch-backend", "cpu"]
