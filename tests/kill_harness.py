@@ -90,6 +90,10 @@ class Series:
             self.attempt(self.harness.draw.choice(VICTIMS))
             print(f"kill {kill + 1}: {self.attempts[-1]}")
         self.attempt(None)
+        recorded = [(entry["start_step"], entry["end_step"]) for entry in self._record()["attempts"]]
+        assert recorded == [(attempt.start_step, attempt.end_step) for attempt in self.attempts], (
+            "run.json tells otherwise"
+        )
         print(f"{num_kills} kills tried, {num_kills} survived, steps lost: {self.lost_steps()}")
 
     def forget(self) -> None:
