@@ -1,4 +1,4 @@
-"""`lockstep submit` and `finish`: verbs only, like cli.py, of which it is a part."""
+"""`lockstep submit`, `finish`, `push` and `pull`: verbs only, like cli.py, of which it is a part."""
 
 from __future__ import annotations
 
@@ -78,7 +78,28 @@ def finish(
     print(json.dumps(asdict(finished), indent=2) if as_json else finished.text())
 
 
+Remote = Annotated[str | None, typer.Option(help="a DVC remote; default: DVC's default one")]
+
+
+def push(run_name: Annotated[str, typer.Argument(help="a run, or a stage's result")], remote: Remote = None) -> None:
+    """Send a run with its full model to the DVC remote, file by file under its sha256."""
+    from lockstep.launch.places import project_root
+    from lockstep.records import carry
+    from lockstep.records.find import find_run
+
+    project = project_root()
+    print(carry.push(project, find_run(project, run_name), remote).text("sent"))
+
+
+def pull(run_id: Annotated[str, typer.Argument(help="a run's whole id")], remote: Remote = None) -> None:
+    """Get a run with its full model from the DVC remote into this machine's runs folder."""
+    from lockstep.launch.places import project_root
+    from lockstep.records import carry
+
+    print(carry.pull(project_root(), run_id, remote).text("received"))
+
+
 def register(app: typer.Typer) -> None:
     """Adds the verbs to the command line."""
-    app.command()(submit)
-    app.command()(finish)
+    for verb in (submit, finish, push, pull):
+        app.command()(verb)

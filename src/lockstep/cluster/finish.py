@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.cluster.attempt import close_lost
+from lockstep.cluster.belongs import differences, workspace_run
 from lockstep.cluster.intent import Intent, all_intents
 from lockstep.cluster.slurm import job_states
-from lockstep.cluster.verify import differences, verify_result, workspace_run
 from lockstep.foundation.errors import LockstepError, UsageError
 from lockstep.launch.lock import exclusive
 from lockstep.launch.outputs import materialise
@@ -19,6 +19,7 @@ from lockstep.launch.places import runs_root
 from lockstep.params.experiment import load_experiment
 from lockstep.params.stages import STAGES
 from lockstep.records.find import all_runs
+from lockstep.records.whole import verify_result
 from lockstep.runs.directory import RunDirectory
 from lockstep.tracking.mlflow_client import tracking_address
 from lockstep.tracking.sync import sync
