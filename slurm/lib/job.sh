@@ -47,7 +47,8 @@ set_places() {
     fi
     runs=${runs:-$checkout/runs}
     mkdir -p "$runs/bad-nodes"
-    image=${image:-${LOCKSTEP_IMAGE:-$checkout/images/lockstep-cpu.sif}}
+    local found=("$checkout"/images/lockstep-*.sif)
+    image=${image:-${LOCKSTEP_IMAGE:-${found[0]}}}
     [ "$engine" = host ] || [ -r "$image" ] ||
         fail "$EXIT_DO_NOT_RETRY" "the image $image is not here; set LOCKSTEP_IMAGE in slurm/site.env"
     environment=$scratch/environment.$SLURM_JOB_ID
@@ -57,7 +58,9 @@ make_attempt() {
     local problem='' kind=none code=0
     begin_attempt
     check_nodes
-    if [ -z "$problem" ] && [ -z "$signalled" ]; then
+    if [ -n "$signalled" ]; then
+        code=$EXIT_SAVED # nothing was started, so nothing is lost
+    elif [ -z "$problem" ]; then
         launch_workers || code=$?
     fi
     end_attempt "$code"
@@ -74,7 +77,7 @@ begin_attempt() {
     answer=$(in_image "$environment" python -m lockstep.cluster.node begin "${arguments[@]}") || code=$?
     case $code in
         0) ;;
-        "$EXIT_USAGE" | "$EXIT_DO_NOT_RETRY") fail "$code" "nothing was started" ;;
+        1 | "$EXIT_USAGE" | "$EXIT_DO_NOT_RETRY") fail "$code" "nothing was started" ;;
         *) leave_this_node "the image could not be started here (exit code $code)" ;;
     esac
     if [ "$answer" = complete ]; then
@@ -109,21 +112,26 @@ git_facts() {
 # Two steps over all nodes, before anything costly: the image on node-local disk, then (60 s at most) everything else.
 # Sets `problem` and its `kind`: refuse (a lock does not match), bad (nodes to keep away from) or unsure.
 check_nodes() {
-    local node verdict_of_node
-    on_all_nodes "${LOCKSTEP_STAGE_S:-900}" stage && on_all_nodes "${LOCKSTEP_PREFLIGHT_S:-60}" check
+    local node said stage=checked
+    on_all_nodes "${LOCKSTEP_STAGE_S:-900}" stage || stage=staged
+    [ "$stage" = staged ] || on_all_nodes "${LOCKSTEP_PREFLIGHT_S:-60}" check
     [ -n "$signalled" ] && return
     for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
-        verdict_of_node=$(cat "$run_dir/control/preflight.$attempt/$node" 2>/dev/null) || verdict_of_node='bad no answer in time'
-        case $verdict_of_node in
+        said=$(cat "$run_dir/control/preflight.$attempt/$node" 2>/dev/null)
+        case $said in
             ok) continue ;;
+            staged) [ "$stage" = staged ] && continue || said='bad no answer in time' ;;
+            '') said='bad no answer in time' ;;
+        esac
+        case $said in
             refuse*) kind=refuse ;;
             bad*)
                 [ "$kind" = refuse ] || kind=bad
-                mark_bad "$node" "${verdict_of_node#bad }"
+                mark_bad "$node" "${said#bad }"
                 ;;
             *) [ "$kind" = none ] && kind=unsure ;;
         esac
-        problem+="${problem:+; }$node: ${verdict_of_node#* }"
+        problem+="${problem:+; }$node: ${said#* }"
     done
     [ -z "$problem" ] || say "preflight failed: $problem"
 }
@@ -136,7 +144,7 @@ on_all_nodes() {
 }
 
 launch_workers() {
-    srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=1 --wait=60 \
+    srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=1 --wait=0 \
         bash "$source/slurm/lib/node.sh" train "$attempt_file" \
         > >(trap '' TERM USR2 && exec tee -a "$log") 2>&1 &
     wait_for $!

@@ -12,7 +12,7 @@ load_site "$source"
 node=$SLURMD_NODENAME
 staged=$scratch/images/$image_sha256.sif
 
-# The verdict of this node: ok, `bad REASON` (keep away from it), `unsure REASON` (the cause may be
+# The verdict of this node: staged (the image is here), ok, `bad REASON` (keep away from it), `unsure REASON` (the cause may be
 # another's), `refuse REASON` (a lock does not match).
 verdict() {
     mkdir -p "$run_dir/control/preflight.$attempt"
@@ -22,7 +22,10 @@ verdict() {
 
 # Copies the image to node-local disk, once per node, and checks that it is the locked one.
 stage_image() {
-    [ "$engine" = host ] && return
+    if [ "$engine" = host ]; then
+        verdict staged
+        return
+    fi
     if [ ! -e "$staged" ]; then
         mkdir -p "${staged%/*}"
         say "copying the image to $staged"
@@ -37,6 +40,7 @@ stage_image() {
         verdict "refuse $image is not the image that image.lock names (sha256 $image_sha256)"
         return 1
     fi
+    verdict staged
 }
 
 check_node() {
@@ -48,7 +52,7 @@ check_node() {
     fi
     run_python lockstep.cluster.preflight --num-gpus "$num_gpus" && return
     local code=$?
-    [ -e "$run_dir/control/preflight.$attempt/$node" ] && return
+    [ "$(cat "$run_dir/control/preflight.$attempt/$node")" = staged ] || return
     [ $code = "$EXIT_DO_NOT_RETRY" ] && verdict "refuse the environment in the image is not the locked one; see the log" && return
     verdict "bad the image could not be started (exit code $code)"
 }

@@ -87,8 +87,12 @@ def end(directory: RunDirectory, code: int, signal: str, job_state: str, problem
     """
     record = directory.read()
     assert record is not None
+    number = record["attempts"][-1]["attempt"]
+    directory.stop_file(number).unlink(missing_ok=True)
     if problem.kind == "none":
-        code = attempts.end(directory, record, code)
+        # Outputs are complete or absent; launchers that ended well and left neither them nor a word did nothing.
+        believed = code != EXIT_OK or directory.outputs.exists() or attempts.rank_statuses(directory, number)
+        code = attempts.end(directory, record, code if believed else EXIT_FAILED)
     else:
         code = EXIT_DO_NOT_RETRY if problem.kind == "refuse" else EXIT_FAILED
         attempts.close(directory, record, code, problem.text)

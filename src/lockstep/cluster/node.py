@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lockstep.cluster.attempt import Allocation, Problem, begin, end
 from lockstep.cluster.bare import bare_intent
-from lockstep.cluster.image import image_file, locked_sha256
+from lockstep.cluster.image import locked_sha256
 from lockstep.cluster.intent import Intent
 from lockstep.cluster.site import limits, site_settings, variables
 from lockstep.foundation.errors import LockstepError
@@ -37,7 +37,7 @@ def _begin(arguments: argparse.Namespace) -> int:
     allocation = Allocation(
         slurm=slurm(),
         engine=arguments.engine,
-        image=arguments.image if arguments.engine == "host" else image_file(intent.checkout, flavour, settings),
+        image=arguments.image,
         image_sha256="" if arguments.engine == "host" else locked_sha256(intent.source, flavour),
         num_nodes=int(environment["SLURM_JOB_NUM_NODES"]),
         cpus_per_task=int(environment.get("SLURM_CPUS_PER_TASK", "1")),

@@ -55,6 +55,17 @@ def test_srun_turning_a_code_into_another_changes_no_verdict(directory: RunDirec
     assert verdict.why == "rank 1: the base model is another one"
 
 
+def test_launchers_that_ended_well_and_left_nothing_did_nothing(directory: RunDirectory) -> None:
+    assert end(directory, 0, "none", "unknown", Problem(), Limits()).action == "again"
+    assert _newest(directory)["cause"] == "failed"
+
+
+def test_a_signal_before_the_workers_started_goes_back_into_the_queue(directory: RunDirectory) -> None:
+    directory.stop_file(1).touch()
+    assert end(directory, 85, "USR2", "unknown", Problem(), Limits()).action == "requeue"
+    assert not directory.stop_file(1).exists()
+
+
 def test_a_preflight_that_refuses_is_final_and_a_bad_node_is_not(directory: RunDirectory) -> None:
     refused = end(directory, 0, "none", "unknown", Problem("refuse", "n1: another image"), Limits())
     assert (refused.action, refused.exit_code, refused.why) == ("stop", 93, "n1: another image")
