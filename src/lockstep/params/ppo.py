@@ -46,7 +46,7 @@ class ValueParams(Strict):
 
     adapter: bool = Field(False, description="give the critic its own LoRA adapter: better values, a second forward")
     learning_rate: float | None = Field(
-        None, gt=0, description="of the head; none: learning_rate / sqrt(hidden size). Its adapter learns as the policy's"
+        None, gt=0, description="of the head; none: learning_rate / sqrt(hidden size). Its adapter has the policy's"
     )
 
 
@@ -55,7 +55,12 @@ class GuardParams(Strict):
 
     on_violation: Literal["stop", "warn"] = Field("stop", description="stop: exit 93; warn: once per guard, and go on")
     start_kl_tolerance: float = Field(1e-4, gt=0, description="largest |log-ratio to the reference| at step 0")
-    ratio_tolerance: float = Field(1e-4, gt=0, description="largest |ratio - 1| in the first minibatch of a step")
+    ratio_tolerance: float | None = Field(
+        None,
+        gt=0,
+        description="largest |ratio - 1| in the first minibatch of a step; none: 1e-4 in fp32, 0.5 with a 16-bit or "
+        "quantised backbone, whose rounding depends on what else is in the batch",
+    )
     max_kl: float | None = Field(2.0, gt=0, description="nats per token to the reference; none: no limit")
     max_ratio: float | None = Field(20.0, gt=1, description="mean probability ratio of a minibatch; none: no limit")
     min_distinct: float | None = Field(

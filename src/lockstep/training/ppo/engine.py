@@ -61,7 +61,7 @@ class PpoEngine:
             Progress(KlController(params.kl_coef, params.kl_target, params.kl_horizon)),
         )
         self.memory = PeakMemory(backbone.device)
-        self.guards = Guards(params.guards, ratio_is_one=params.disable_dropout)
+        self.guards = Guards(params.guards, exact=backbone.is_exact, dropout=not params.disable_dropout)
         self._scorer = Scorer(backbone, self.value_head, reward, tokenizer, params, replicas)
         self._updater = Updater(backbone, self.value_head, self.optimizer, params, replicas, self.guards, seed)
 

@@ -12,14 +12,18 @@ from lockstep.training.ppo.stats import MinibatchStats
 
 logger = logging.getLogger(__name__)
 
+_TOLERANCE, _ROUNDED_TOLERANCE = 1e-4, 0.5
+"""Of the first ratio. LLM.int8 looks for outliers over the whole batch, so a row's numbers depend on its neighbours."""
+
 
 class Guards:
     """Checks numbers that are equal on all ranks, so that all of them stop together or none."""
 
-    def __init__(self, params: GuardParams, *, ratio_is_one: bool) -> None:
-        """ratio_is_one: dropout is off, so an unchanged policy must give the log-probabilities that it sampled with."""
+    def __init__(self, params: GuardParams, *, exact: bool, dropout: bool) -> None:
+        """exact: the backbone computes in fp32. With dropout on, nothing is asked of the first ratio."""
         self._params = params
-        self._ratio_is_one = ratio_is_one
+        self._ratio_tolerance = params.ratio_tolerance or (_TOLERANCE if exact else _ROUNDED_TOLERANCE)
+        self._ratio_is_one = not dropout
         self._warned: set[str] = set()
 
     def check_start(self, largest_log_ratio: float) -> None:
@@ -49,12 +53,12 @@ class Guards:
                 "the policy adapter got no gradient although advantages are not zero: its graph is cut. With NF4 on a "
                 "CPU this is bitsandbytes' repacked kernel; otherwise please report it with params.yaml"
             )
-        if first and self._ratio_is_one and stats.max_ratio_error > self._params.ratio_tolerance:
+        if first and self._ratio_is_one and stats.max_ratio_error > self._ratio_tolerance:
             self._violated(
                 "first_ratio",
                 f"in the first minibatch of a step a probability ratio is off 1 by {stats.max_ratio_error:.2e} "
-                f"(allowed: {self._params.ratio_tolerance:.0e}): update and rollout score different distributions. "
-                "With a quantised or bf16 backbone raise ppo.guards.ratio_tolerance",
+                f"(allowed: {self._ratio_tolerance:.0e}): update and rollout score different distributions. "
+                "If rounding in the backbone explains that much, raise ppo.guards.ratio_tolerance",
             )
         if self._params.max_ratio is not None and stats.ratio > self._params.max_ratio:
             self._violated(

@@ -59,6 +59,11 @@ class Backbone:
         return int(self.model.config.get_text_config().hidden_size)
 
     @property
+    def is_exact(self) -> bool:
+        """True when the frozen model computes in fp32 from unquantised weights."""
+        return self.model.dtype == torch.float32 and not getattr(self.model, "is_quantized", False)
+
+    @property
     def output_head(self) -> nn.Module:
         """The language-model head."""
         return self.model.get_output_embeddings()
