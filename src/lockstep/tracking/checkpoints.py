@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.foundation.files import read_json, sha256_file
-from lockstep.tracking.described import EXECUTION_TAG, metric_key
+from lockstep.tracking.described import EXECUTION_TAG, metric_key, run_name
 from lockstep.tracking.spool import Point, read_points
 
 
@@ -16,6 +16,7 @@ class Checkpoints:
 
     def __init__(self, root: Path, client: Any, experiment_id: str, run_id: str, execution: str) -> None:
         self._root, self._client = root, client
+        self._run_name = run_name(read_json(root / "run.json"))
         self._experiment_id, self._run_id, self._execution = experiment_id, run_id, execution
 
     def register(self, known: list[str], before: int | None) -> Iterator[str]:
@@ -24,7 +25,7 @@ class Checkpoints:
         Below a step that was tracked already, because then the metrics of the checkpoint's own step are all there.
         """
         for step, manifest in self._complete():
-            name = f"{self._root.name}-step-{step}"
+            name = f"{self._run_name}-step-{step}"
             if name not in known and (before is None or step < before):
                 self._register(name, step, manifest)
                 yield name
