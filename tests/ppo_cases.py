@@ -1,4 +1,4 @@
-"""A PPO job of seconds: a random Llama over words, prompts, reviews, a reward that counts words, and the stage itself."""
+"""A PPO job of seconds: a random Llama over words, prompts, a reward that counts words, and the stage itself."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from integration.tiny import experiment
 from lockstep.foundation.files import write_json
 from lockstep.models.weights import write_manifest
 from lockstep.params.experiment import Experiment
@@ -23,6 +22,7 @@ from lockstep.training.ppo.parallel import Replicas
 from lockstep.training.ppo.prompts import Prompts
 from lockstep.training.ppo.rewards import Reward
 from lockstep.training.ppo.roles import Adapters, Backbone, build_backbone
+from tiny_llama import experiment
 
 VOCABULARY = 256
 EOS = 2
@@ -114,6 +114,7 @@ def tiny_engine(
     seed: int = 0,
     reward: Reward | None = None,
     backbone: Backbone | None = None,
+    prompts: list[list[int]] | None = None,
     replicas: Replicas | None = None,
 ) -> PpoEngine:
     """An engine on the tiny backbone."""
@@ -122,7 +123,7 @@ def tiny_engine(
         backbone or tiny_backbone(params),
         reward or ShareOfGoodWords(),
         tiny_tokenizer(),
-        Prompts(tiny_prompts(), seed),
+        Prompts(prompts or tiny_prompts(), seed),
         params,
         seed,
         replicas or Replicas(),
@@ -141,8 +142,8 @@ def write_inputs(project: Path) -> dict[str, Path]:
             {"id": str(number), "text": tokenizer.decode(ids), "source": "tiny", "label": None}
             for number, ids in enumerate(tiny_prompts())
         ]
-        _write_lines(project / "prompts" / f"{split}.jsonl", rows)
-        _write_lines(project / "reviews" / f"{split}.jsonl", [])
+        write_lines(project / "prompts" / f"{split}.jsonl", rows)
+        write_lines(project / "reviews" / f"{split}.jsonl", [])
     for stage in ("sft", "reward"):
         write_json(project / stage / "manifest.json", {"kind": "none", "files": {}, "weights_sha256": None})
     (project / "rewards").mkdir()
@@ -150,23 +151,24 @@ def write_inputs(project: Path) -> dict[str, Path]:
     return {name: project / name for name in ("model", "sft", "reward", "prompts", "reviews")}
 
 
-def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    """A JSONL file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def ppo_job(project: Path, run: str, *, attempt: int = 1, **sections: Any) -> Job:
-    """An attempt of the `ppo` stage in `project`/runs/`run`; `sections` change the experiment."""
+def ppo_job(project: Path, name: str, *, attempt: int = 1, **sections: Any) -> Job:
+    """An attempt of the `ppo` stage in `project`/runs/ppo/`name`; `sections` change the experiment."""
     ppo = tiny_params(reward={"kind": "function", "file": "rewards/words.py:score"}, **sections.pop("ppo", {}))
     sources = {part: {"sources": [{"source": "jsonl:lines.jsonl"}]} for part in ("sft", "prompts", "preferences")}
     params: Experiment = experiment(data=sources, ppo=ppo.model_dump(), **sections)
-    directory = RunDirectory(project / "runs" / "ppo" / run)
+    directory = RunDirectory(project / "runs" / "ppo" / name)
     for folder in (directory.control, directory.scratch):
         folder.mkdir(parents=True, exist_ok=True)
     inputs = {name: project / name for name in ("model", "sft", "reward", "prompts", "reviews")}
     return Job(
         stage="ppo",
-        run_id=run,
+        run_id=name,
         attempt=attempt,
         params=params,
         project=project,

@@ -1,4 +1,4 @@
-"""Rollouts: what is drawn does not depend on the split, ends are lengths, and scoring sees the distribution drawn from."""
+"""Rollouts: draws do not depend on the split, ends are lengths, and scoring sees the distribution drawn from."""
 
 from __future__ import annotations
 

@@ -1,0 +1,169 @@
+"""PPO as a whole: the stage resumes to the bit on every kind of backbone, two ranks act as one, rewards rise."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.foundation.errors import StoppedAfterSave, UsageError
+from lockstep.foundation.files import read_json
+from lockstep.models.weights import verify_manifest
+from lockstep.runs.job import Job
+from lockstep.stages import ppo
+from lockstep.training.ppo.roles import Role
+from lockstep.training.ppo.rollout import generate
+from lockstep.training.ppo.samples import read_sample_tables
+from lockstep.training.ppo.sampling import Stream, uniforms
+from ppo_cases import EOS, ppo_job, tiny_engine, tiny_params, tiny_prompts, write_inputs
+from ppo_world import ONE_UPDATE, all_cases
+from worlds import run_world
+
+pytestmark = pytest.mark.integration
+
+QUANTIZATION: dict[str, Any] = {
+    "fp32": "off",
+    "int8": {"load_in_8bit": True},
+    "nf4": {"load_in_4bit": True},
+}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ppo")
+    write_inputs(folder)
+    return folder
+
+
+def result_of(job: Job) -> dict[str, Any]:
+    return read_json(job.directory.outputs / "result.json")
+
+
+@pytest.mark.parametrize("kind", list(QUANTIZATION))
+def test_a_stopped_run_ends_with_the_bits_of_one_that_was_not(project: Path, kind: str) -> None:
+    changes: dict[str, Any] = {
+        "max_steps": 3,
+        "quantization": QUANTIZATION[kind],
+        "scale_rewards": True,
+        "kl_target": 0.1,
+    }
+    whole = ppo_job(project, f"{kind}-whole", ppo=changes)
+    ppo.run(whole)
+    parts = ppo_job(project, f"{kind}-parts", ppo=changes)
+    with pytest.raises(StoppedAfterSave, match="saved at step 2"):
+        ppo.run(replace(parts, options={"until_step": 2}))
+    assert not parts.directory.outputs.exists()
+    resumed = ppo_job(project, f"{kind}-parts", ppo=changes, attempt=2)
+    ppo.run(resumed)
+    outcome = read_json(resumed.directory.outcome_file(2))
+    assert (outcome["start_step"], outcome["end_step"]) == (2, 3)
+    assert result_of(resumed)["weights_sha256"] == result_of(whole)["weights_sha256"]
+    curves = [(job.directory.outputs / "curves" / "train.tsv").read_text() for job in (whole, resumed)]
+    assert curves[0] == curves[1]
+    assert len(curves[0].splitlines()) == 4
+    samples = [(job.directory.outputs / "samples.json").read_text() for job in (whole, resumed)]
+    assert samples[0] == samples[1]
+
+
+def test_the_outputs_are_whole_and_hold_nothing_of_the_machine(project: Path) -> None:
+    job = ppo_job(project, "outputs", run={"sample_steps": 1})
+    ppo.run(job)
+    names = {path.relative_to(job.directory.outputs).as_posix() for path in job.directory.outputs.rglob("*.*")}
+    assert names == {
+        "result.json", "metrics.json", "samples.json", "curves/train.tsv", "weights/manifest.json",
+        "weights/adapter_config.json", "weights/adapter_model.safetensors", "weights/value_head.safetensors",
+    }  # fmt: skip
+    verify_manifest(job.directory.outputs / "weights", read_json(job.directory.outputs / "weights" / "manifest.json"))
+    text = "".join(path.read_text() for path in job.directory.outputs.rglob("*.json"))
+    text += (job.directory.outputs / "curves" / "train.tsv").read_text()
+    assert str(project) not in text
+    assert "tokens_per_s" not in text
+    tables = read_sample_tables(job.directory.root / "samples.jsonl")
+    assert [table["step"] for table in tables] == [1, 2]
+    assert len(tables[0]["samples"]) == 8
+    outcome = read_json(job.directory.outcome_file(1))
+    assert outcome["memory"]["counted_bytes"]["backbone"] > 0
+    assert set(outcome["memory"]["peak_bytes"]) == {"rollout", "scoring", "update"}
+
+
+def test_a_stage_that_is_turned_off_leaves_its_names(project: Path) -> None:
+    job = ppo_job(project, "off", ppo={"enabled": False})
+    ppo.run(job)
+    assert result_of(job) == {"skipped": True, "stage": "ppo"}
+    assert (job.directory.outputs / "weights" / "manifest.json").exists()
+
+
+def test_a_reward_that_is_not_there_is_named_before_training(project: Path) -> None:
+    job = ppo_job(project, "noreward")
+    source = job.params.ppo.reward.model_copy(update={"file": "rewards/words.py:scores"})
+    params = job.params.model_copy(update={"ppo": job.params.ppo.model_copy(update={"reward": source})})
+    with pytest.raises(UsageError, match=r"no function 'scores'.*Did you mean 'score'"):
+        ppo.run(replace(job, params=params))
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return run_world(2, all_cases, tmp_path_factory.mktemp("ranks"))
+
+
+def test_two_ranks_take_the_step_that_one_would(ranks: list[dict[str, Any]]) -> None:
+    changes = {**ONE_UPDATE, "num_processes": 1}
+    alone = tiny_engine(tiny_params(**changes)).step()
+    both = [rank["one_update"] for rank in ranks]
+    assert both[0]["texts"] + both[1]["texts"] == alone.experience.texts
+    assert both[0]["weights"] == both[1]["weights"]
+    for name in ("policy/grad_norm", "value/grad_norm", "policy/loss", "value/loss", "objective/score",
+                 "objective/score_std", "policy/entropy", "num_tokens"):  # fmt: skip
+        assert both[0]["metrics"][name] == both[1]["metrics"][name]
+        assert both[0]["metrics"][name] == pytest.approx(alone.metrics[name], rel=1e-4, abs=1e-6)
+
+
+def test_gradients_are_summed_over_ranks_also_where_one_has_none(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert rank["gradients_are_summed"] == {"full": [[3.0] * 3] * 2, "half": [1.0] * 4}
+
+
+def test_two_ranks_resume_to_the_bit(ranks: list[dict[str, Any]]) -> None:
+    for case in (rank["resume"] for rank in ranks):
+        assert case["message"] == "saved at step 2; repeat the command to go on"
+        assert case["resumed"] == case["whole"] != case["stopped"]
+    assert ranks[0]["resume"]["whole"] == ranks[1]["resume"]["whole"]
+
+
+def test_a_stop_in_a_rollout_abandons_it_and_costs_no_bit(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert rank["stop"]["message"] == "saved at step 2; repeat the command to go on"
+        assert rank["stop"]["resumed"] == rank["resume"]["whole"]
+
+
+class HalfTheWords:
+    """The share of the first half of the vocabulary among the last four words."""
+
+    def score(self, texts: list[str]) -> list[float]:
+        return [sum(int(word[1:]) < 128 for word in text.split()[-4:] if word[0] == "w") / 4 for text in texts]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_reward_rises_on_held_out_prompts_with_bounded_kl(seed: int) -> None:
+    params = tiny_params(
+        max_steps=16, max_new_tokens=4, rollout_batch_size=128, per_device_rollout_batch_size=128,
+        per_device_train_batch_size=32, num_mini_batches=4, num_ppo_epochs=1, kl_coef=0.02,
+    )  # fmt: skip
+    engine = tiny_engine(params, seed=seed, reward=HalfTheWords())
+    for _ in range(16):
+        metrics = engine.step().metrics
+    prompts = [[token + 1 for token in prompt if token < 255] or [7] for prompt in tiny_prompts(256)]
+    noise = uniforms(seed, Stream.EVALUATION, 0, list(range(256)), 4)
+    means = {}
+    for role in (Role.REFERENCE, Role.POLICY):
+        found = generate(
+            engine.backbone, role, prompts, noise, eos_token_ids=[EOS], pad_token_id=EOS, temperature=1.0,
+            batch_size=256,
+        )  # fmt: skip
+        texts = engine.tokenizer.batch_decode([p + n for p, n in found.token_lists()], skip_special_tokens=True)
+        means[role] = sum(HalfTheWords().score(texts)) / len(texts)
+    assert means[Role.POLICY] > means[Role.REFERENCE] + 0.03, json.dumps(means)
+    assert metrics["objective/kl_per_token"] < 1.5

@@ -1,0 +1,120 @@
+"""What two ranks do for tests/integration/test_ppo.py, all in one launch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from lockstep.checkpoints.store import CheckpointStore
+from lockstep.foundation.errors import StoppedAfterSave
+from lockstep.models.weights import weights_sha256
+from lockstep.params.run import RunParams
+from lockstep.training.common.ranks import Ranks
+from lockstep.training.common.stopping import StopFlag
+from lockstep.training.ppo.engine import PpoEngine
+from lockstep.training.ppo.parallel import Replicas
+from lockstep.training.ppo.state import trained_parameters
+from lockstep.training.ppo.trainer import PpoTrainer, Session
+from ppo_cases import tiny_engine, tiny_params
+
+ONE_UPDATE = {"num_processes": 2, "num_mini_batches": 1, "num_ppo_epochs": 1, "per_device_train_batch_size": 2,
+              "per_device_rollout_batch_size": 4, "value": {"adapter": True}}  # fmt: skip
+"""One gradient of one whole batch, so that a single process can compute the same one."""
+
+
+def all_cases(rank: int, folder: Path) -> dict[str, Any]:
+    """Each case with folders of its own."""
+    return {
+        "one_update": one_update(),
+        "gradients_are_summed": gradients_are_summed(rank),
+        "resume": resume(rank, folder),
+        "stop": stop_in_a_rollout(rank, folder),
+    }
+
+
+def one_update() -> dict[str, Any]:
+    """A step on two ranks: what each drew, and the gradient norms of the whole batch."""
+    engine = tiny_engine(tiny_params(**ONE_UPDATE), replicas=Replicas.current())
+    result = engine.step()
+    return {"texts": result.experience.texts, "metrics": result.metrics, "weights": digest(engine)}
+
+
+def gradients_are_summed(rank: int) -> dict[str, Any]:
+    """The explicit reduction, on parameters of which one rank has no gradient."""
+    full, half = torch.nn.Parameter(torch.zeros(2, 3)), torch.nn.Parameter(torch.zeros(4))
+    full.grad = torch.full((2, 3), float(rank + 1))
+    if rank == 1:
+        half.grad = torch.ones(4)
+    Replicas.current().sum_gradients([full, half])
+    assert full.grad is not None
+    assert half.grad is not None
+    return {"full": full.grad.tolist(), "half": half.grad.tolist()}
+
+
+def resume(rank: int, folder: Path) -> dict[str, Any]:
+    """Four steps at once, and two, a stop, and two more."""
+    whole = trainer(rank, folder / "whole")
+    whole.train()
+    first = trainer(rank, folder / "parts", until_step=2)
+    try:
+        first.train()
+    except StoppedAfterSave as stopped:
+        message = str(stopped)
+    second = trainer(rank, folder / "parts")
+    second.train()
+    return {"whole": digest(whole.engine), "stopped": digest(first.engine), "resumed": digest(second.engine),
+            "message": message}  # fmt: skip
+
+
+def stop_in_a_rollout(rank: int, folder: Path) -> dict[str, Any]:
+    """The stop file appears while the prompts of the third step are taken."""
+    stopped = trainer(rank, folder / "stopped")
+    at = stopped.engine.prompts.at
+
+    def watched(cursor: int) -> list[int]:
+        if rank == 0 and cursor >= 16:
+            (folder / "stopped" / "control" / "stop.1").touch()
+        return at(cursor)
+
+    stopped.engine.prompts.at = watched  # type: ignore[method-assign]
+    try:
+        stopped.train()
+    except StoppedAfterSave as reason:
+        message = str(reason)
+    (folder / "stopped" / "control" / "stop.1").unlink(missing_ok=True)
+    dist.barrier()
+    again = trainer(rank, folder / "stopped")
+    again.train()
+    return {"message": message, "resumed": digest(again.engine)}
+
+
+def trainer(rank: int, folder: Path, *, until_step: int | None = None) -> PpoTrainer:
+    """Four steps with lora dropout, a critic of its own and scaled rewards: everything that a checkpoint must hold."""
+    params = tiny_params(
+        max_steps=4, num_processes=2, per_device_rollout_batch_size=4, per_device_train_batch_size=2,
+        disable_dropout=False, lora={"r": 4, "lora_alpha": 8, "lora_dropout": 0.2}, value={"adapter": True},
+        scale_rewards=True, kl_target=0.1, kl_horizon=50, lr_scheduler_type="cosine",
+    )  # fmt: skip
+    (folder / "control").mkdir(parents=True, exist_ok=True)
+    store = CheckpointStore(folder / "checkpoints", run_id="r")
+    session = Session(
+        ranks=Ranks(rank, 2, rank, torch.device("cpu"), dist.group.WORLD),  # type: ignore[arg-type]
+        store=store,
+        stop=StopFlag(folder / "control", 1),
+        run=RunParams(save_steps=10, logging_steps=100, sample_steps=2),
+        seed=5,
+        log_metrics=lambda step, values: None,
+        samples_file=folder / "samples.jsonl",
+        found=store.newest(),
+        until_step=until_step,
+    )
+    return PpoTrainer(tiny_engine(params, seed=5, replicas=Replicas.current()), session)
+
+
+def digest(engine: PpoEngine) -> str:
+    """The bits of everything trained."""
+    parameters = trained_parameters(engine.backbone, engine.value_head)
+    return weights_sha256((name, parameter.detach()) for name, parameter in parameters.items())
