@@ -9,7 +9,7 @@ import torch
 from lockstep.models.adapters import load_adapter
 from lockstep.models.loading import load_model
 from lockstep.params.experiment import Experiment
-from lockstep.training.ppo.build import Folders, frozen_model_params
+from lockstep.training.ppo.build import Folders, frozen
 from lockstep.training.ppo.roles import Backbone, Role, disable_dropout
 
 
@@ -18,7 +18,7 @@ def trained_backbone(folders: Folders, policy: Path, experiment: Experiment, dev
 
     folders: what the `ppo` stage read; policy: its PEFT folder. Nothing is trainable.
     """
-    params = frozen_model_params(experiment)
+    params = frozen(experiment.model, experiment.ppo.backbone_quantization(experiment.model))
     base = load_model(folders.backbone, params, device=device, device_map=experiment.ppo.device_map)
     model = load_adapter(base, policy, adapter_name=Role.POLICY.value)
     if folders.sft_adapter is not None:
