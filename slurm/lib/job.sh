@@ -112,28 +112,39 @@ git_facts() {
 # Two steps over all nodes, before anything costly: the image on node-local disk, then (60 s at most) everything else.
 # Sets `problem` and its `kind`: refuse (a lock does not match), bad (nodes to keep away from) or unsure.
 check_nodes() {
-    local node said stage=checked
+    local node said silent=() stage=checked
     on_all_nodes "${LOCKSTEP_STAGE_S:-900}" stage || stage=staged
     [ "$stage" = staged ] || on_all_nodes "${LOCKSTEP_PREFLIGHT_S:-60}" check
     [ -n "$signalled" ] && return
     for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
         said=$(cat "$run_dir/control/preflight.$attempt/$node" 2>/dev/null)
         case $said in
-            ok) continue ;;
-            staged) [ "$stage" = staged ] && continue || said='bad no answer in time' ;;
-            '') said='bad no answer in time' ;;
+            ok) ;;
+            staged) [ "$stage" = staged ] || silent+=("$node") ;;
+            '') silent+=("$node") ;;
+            *) judge "$node" "$said" ;;
         esac
-        case $said in
-            refuse*) kind=refuse ;;
-            bad*)
-                [ "$kind" = refuse ] || kind=bad
-                mark_bad "$node" "${said#bad }"
-                ;;
-            *) [ "$kind" = none ] && kind=unsure ;;
-        esac
-        problem+="${problem:+; }$node: ${said#* }"
+    done
+    # Where one node is known to be unfit, others may have been silent because they waited for it.
+    said='unsure no answer in time'
+    [ "$kind" != none ] || said='bad no answer in time'
+    for node in "${silent[@]}"; do
+        judge "$node" "$said"
     done
     [ -z "$problem" ] || say "preflight failed: $problem"
+}
+
+# judge NODE VERDICT: adds a verdict that is not ok to `problem` and `kind`.
+judge() {
+    case $2 in
+        refuse*) kind=refuse ;;
+        bad*)
+            [ "$kind" = refuse ] || kind=bad
+            mark_bad "$1" "${2#bad }"
+            ;;
+        *) [ "$kind" != none ] || kind=unsure ;;
+    esac
+    problem+="${problem:+; }$1: ${2#* }"
 }
 
 # on_all_nodes SECONDS VERB: one task of lib/node.sh per node, given up after SECONDS.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ _POLL_S = 0.2
 
 
 class MissingNodesError(LockstepError):
-    """Some nodes did not come; `nodes` names them."""
+    """Some nodes did not come, or will not; `nodes` names them."""
 
     def __init__(self, nodes: list[str], waited_s: float) -> None:
         super().__init__(f"waited {waited_s:.0f} s in vain for {', '.join(nodes)} to start its part")
@@ -39,17 +40,19 @@ class Meeting:
         """True on the node that the others connect to."""
         return self.node == next(iter(self.addresses))
 
-    def gather(self, key: str, timeout_s: float) -> str:
+    def gather(self, key: str, timeout_s: float, given_up: Callable[[], set[str]] = set) -> str:
         """Announces this node, waits for all, and returns the `host:port` that the first node offers.
 
-        `key` spreads ports of different runs. Raises MissingNodesError.
+        `key` spreads ports of different runs; `given_up` says which nodes will not come, so that nobody waits for
+        them. Raises MissingNodesError.
         """
         offer = self._offer(key) if self.is_first else ""
         write_atomic(self.folder / self.node, offer)
-        deadline = time.monotonic() + timeout_s
+        started = time.monotonic()
         while missing := [node for node in self.addresses if node not in self._present()]:
-            if time.monotonic() > deadline:
-                raise MissingNodesError(missing, timeout_s)
+            waited_s = time.monotonic() - started
+            if waited_s > timeout_s or given_up() & set(missing):
+                raise MissingNodesError(missing, waited_s)
             time.sleep(_POLL_S)
         return (self.folder / next(iter(self.addresses))).read_text(encoding="utf-8")
 

@@ -65,8 +65,16 @@ def _check(job: Job, node: str, num_gpus: int) -> None:
     check_gpus(torch.cuda.device_count(), num_gpus)
     if len(addresses) > 1:
         meeting = Meeting(job.directory.control / f"meeting.{job.attempt}.preflight", node, addresses)
-        endpoint = meeting.gather(f"preflight {job.run_id}-{job.attempt}", _MEET_S)
+        verdicts = job.directory.control / f"preflight.{job.attempt}"
+        endpoint = meeting.gather(f"preflight {job.run_id}-{job.attempt}", _MEET_S, lambda: unfit_nodes(verdicts))
         _check_collectives(endpoint, list(addresses), node, "cuda" if num_gpus else "cpu")
+
+
+def unfit_nodes(verdicts: Path) -> set[str]:
+    """The nodes whose verdict is in already and is no good."""
+    return {
+        path.name for path in verdicts.glob("[!.]*") if path.read_text(encoding="utf-8").strip() not in ("staged", "ok")
+    }
 
 
 def check_gpus(num_seen: int, num_gpus: int) -> None:

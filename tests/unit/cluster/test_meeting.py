@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.cluster.meeting import Meeting, MissingNodesError, free_port, read_nodes
-from lockstep.cluster.preflight import BadNodeError, check_clock, check_gpus
+from lockstep.cluster.preflight import BadNodeError, check_clock, check_gpus, unfit_nodes
 
 ADDRESSES = {"n1": "127.0.0.1", "n2": "127.0.0.2", "n3": "127.0.0.3"}
 
@@ -33,6 +33,16 @@ def test_who_does_not_come_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingNodesError, match="in vain for n2, n3") as error:
         Meeting(tmp_path / "meeting", "n1", ADDRESSES).gather("run-1", 0.1)
     assert error.value.nodes == ["n2", "n3"]
+
+
+def test_nobody_waits_for_a_node_that_gave_up(tmp_path: Path) -> None:
+    verdicts = tmp_path / "preflight.1"
+    verdicts.mkdir()
+    for node, verdict in {"n1": "ok", "n2": "bad no GPU", "n3": "staged", ".n4": "bad half written"}.items():
+        (verdicts / node).write_text(verdict + "\n")
+    meeting = Meeting(tmp_path / "meeting", "n1", ADDRESSES)
+    with pytest.raises(MissingNodesError, match="waited 0 s"):
+        meeting.gather("run-1", 600, lambda: unfit_nodes(verdicts))
 
 
 def test_a_taken_port_is_not_offered() -> None:
