@@ -78,13 +78,14 @@ def run(
     until_step: Annotated[int | None, typer.Option(help="save and stop after this step")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the exact command, start nothing")] = False,
     shell: Annotated[bool, typer.Option("--shell", help="a shell where the stage would run")] = False,
+    no_plan: Annotated[bool, typer.Option("--no-plan", help="start even if the plan says it does not fit")] = False,
 ) -> None:
     """Run one stage, or go on where it stopped. A complete run starts nothing."""
     from lockstep.launch.enter import exact_command, open_shell
     from lockstep.launch.prepare import RunOptions
     from lockstep.launch.run_stage import run_stage
 
-    options = RunOptions(engine=engine, elastic=elastic, continue_from=continue_from, until_step=until_step)
+    options = RunOptions(engine, elastic, continue_from, until_step, plan=not no_plan)
     if dry_run:
         print(exact_command(_project(), stage, options))
         return

@@ -23,6 +23,7 @@ from lockstep.params.experiment import Experiment, load_experiment
 from lockstep.params.recipes import recipe_file
 from lockstep.planning.hardware import Asked
 from lockstep.planning.picture import show, verdict_line
+from lockstep.planning.results import PLANNED
 
 
 def plan_command(
@@ -50,12 +51,17 @@ def plan_command(
 def check_fits(project: Path, experiment: Experiment, stage: str) -> None:
     """Raises UsageError with what would help, where a stage does not fit the hardware that the recipe states.
 
-    Nothing is checked where no hardware is stated, or the stage is not one that is planned.
+    Nothing is checked where no hardware is stated, or the stage is not one that is planned. On a machine without torch
+    and without an image (a login node, say) it says that it could not check.
     """
-    if stage not in ("sft", "ppo") or experiment.run.hardware is None:
+    if stage not in PLANNED or experiment.run.hardware is None or not getattr(experiment, stage).enabled:
         return
-    if not getattr(experiment, stage).enabled:
-        return
+    if not _torch_is_here():
+        try:
+            select_engine(project, None, experiment.environment.sft)
+        except UsageError as reason:
+            print(f"{stage}: not planned before the start, {reason}", file=sys.stderr)
+            return
     planned = make_plan(project, experiment, Asked(), name=stage, savings=False, stages=(stage,))["stages"][stage]
     if planned["verdict"] != "no":
         return
@@ -126,9 +132,13 @@ def _answer(project: Path, experiment: Experiment, scratch: Path) -> dict[str, A
 
 def _worker(project: Path, request: LaunchRequest) -> tuple[list[str], dict[str, str]]:
     """Command and environment. A plan decides no result, so this Python will do, locked or not, if it has torch."""
-    if importlib.util.find_spec("torch") is not None:
+    if _torch_is_here():
         (request.scratch / "tmp").mkdir(parents=True, exist_ok=True)
         return [sys.executable, *request.argv[1:]], HostEngine().process_environment(request)
     engine = select_engine(project, None, request.flavour)
     engine.prepare(request)
     return engine.command(request), engine.process_environment(request)
+
+
+def _torch_is_here() -> bool:
+    return importlib.util.find_spec("torch") is not None

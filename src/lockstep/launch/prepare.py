@@ -31,6 +31,8 @@ class RunOptions:
     """Start from another run's newest checkpoint."""
     until_step: int | None = None
     """Stop (with a checkpoint) after this step."""
+    plan: bool = True
+    """Refuse a run that would not fit the hardware that the recipe states."""
 
     def for_workers(self) -> dict[str, Any]:
         """The options that workers act on."""

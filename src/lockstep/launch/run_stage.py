@@ -15,6 +15,7 @@ from lockstep.launch.command import worker_command
 from lockstep.launch.environment import num_threads, worker_variables
 from lockstep.launch.lock import LOCK, exclusive
 from lockstep.launch.outputs import materialise
+from lockstep.launch.plan import check_fits
 from lockstep.launch.prepare import RunOptions, Sources, StageRun, hand_over, new_record, prepare_run
 from lockstep.launch.supervise import Supervisor
 from lockstep.runs.directory import RunDirectory
@@ -34,6 +35,8 @@ def run_stage(project: Path, stage: str, options: RunOptions) -> int:
             print(f"{stage} {run.identity.run_id}: complete already; results/{stage} holds its outputs.")
             return EXIT_OK
         _refuse_while_a_job_has_it(record)
+        if options.plan and record is None:
+            check_fits(project, run.experiment, stage)
         return _attempt(run, record or new_record(run))
 
 

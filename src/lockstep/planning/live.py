@@ -98,6 +98,15 @@ class LiveMemory(TorchDispatchMode):
         return peaks
 
     @property
+    def peak_bytes(self) -> int:
+        """The most bytes that were alive at one time, whatever the moment."""
+        total = peak = 0
+        for entry in self._log:
+            total += entry[1] if isinstance(entry, tuple) else 0
+            peak = max(peak, total)
+        return peak
+
+    @property
     def live_bytes(self) -> int:
         """Bytes alive now."""
         return sum(entry[1] for entry in self._log if isinstance(entry, tuple))

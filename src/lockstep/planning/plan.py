@@ -16,12 +16,9 @@ from lockstep.planning.duration import ppo_time, sft_time
 from lockstep.planning.hardware import Hardware
 from lockstep.planning.layers import Sample
 from lockstep.planning.ppo import frozen_base, sample_ppo
-from lockstep.planning.results import PHASES, Kind, PhaseUse, Plan, StagePlan
+from lockstep.planning.results import PHASES, PLANNED, Kind, PhaseUse, Plan, StagePlan
 from lockstep.planning.sft import sample_sft
 from lockstep.planning.storage import storage_use
-
-STAGES = ("sft", "ppo")
-"""Stages that are planned. The others need less: `evaluate` and `reward` hold the same model with less beside it."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class Subject:
     hardware: Hardware
 
 
-def plan_experiment(name: str, subject: Subject, stages: tuple[str, ...] = STAGES) -> Plan:
+def plan_experiment(name: str, subject: Subject, stages: tuple[str, ...] = PLANNED) -> Plan:
     """The plan of each stage in `stages` that is enabled.
 
     Raises UsageError if none is, or the model cannot be sharded.

@@ -191,7 +191,7 @@ class _Step:
             }
         )
         replicas = Replicas(0, self.ppo.num_processes)
-        guards = Guards(params.guards, ratio_is_one=False)
+        guards = Guards(params.guards, exact=False, dropout=True)
         updater = Updater(self.backbone, self.value_head, self.optimizer, params, replicas, guards, seed=0)
         self.optimizer.register_step_pre_hook(self._enter_optimizer)
         experience = self._experience(rows)

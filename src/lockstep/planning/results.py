@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+PLANNED = ("sft", "ppo")
+"""Stages that are planned. `evaluate` and `reward` hold the same model with less beside it."""
 PHASES = ("load", "forward", "backward", "rollout", "scoring", "update", "optimizer", "save", "resume", "export")
 """The phases of a stage in the order in which they are shown."""
 TIGHT_FRACTION = 0.03

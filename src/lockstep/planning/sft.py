@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from lockstep.params.experiment import Experiment
 from lockstep.params.sft import SftParams
 from lockstep.planning.build import Device, World, mark_model, trained, training_model
 from lockstep.planning.fake import FullBatches, fake_mode, fake_ranks
+from lockstep.planning.kernels import cuda_head
 from lockstep.planning.layers import Sample, mark_layers, sample_all_layers
 from lockstep.planning.live import CUDA_BLOCK_BYTES, LiveMemory, Moment
 from lockstep.planning.results import Kind
@@ -39,7 +41,8 @@ def _simulate(config: PretrainedConfig, experiment: Experiment, device: Device) 
         with world.mode, FullBatches():
             step = _Step(model, sft, experiment.data.sft.max_length, device)
             live = LiveMemory(block_bytes=CUDA_BLOCK_BYTES if device == "cuda" else 1)
-            step.run_tracked(live)
+            with cuda_head() if device == "cuda" else nullcontext():
+                step.run_tracked(live)
         return Sample(live.peaks(), model_sizes(model, step.optimizer))
 
 

@@ -16,6 +16,7 @@ from lockstep.foundation.errors import LockstepError
 from lockstep.foundation.files import read_json, write_json
 from lockstep.params.experiment import Experiment
 from lockstep.planning.hardware import Asked, hardware_for, with_ranks
+from lockstep.planning.results import PLANNED
 
 
 def main() -> None:
@@ -34,7 +35,7 @@ def main() -> None:
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """The plan for a request with `name`, `project`, `params`, `asked`, `stages`, `savings`, as plain data."""
     from lockstep.planning.changes import with_suggestions
-    from lockstep.planning.plan import STAGES, Subject, plan_experiment, read_config
+    from lockstep.planning.plan import Subject, plan_experiment, read_config
     from lockstep.planning.savings import with_savings
 
     asked = Asked(**request["asked"])
@@ -42,7 +43,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     hardware = hardware_for(experiment, asked)
     experiment = with_ranks(experiment, hardware, asked)
     subject = Subject(experiment, read_config(experiment, Path(request["project"])), hardware)
-    plan = plan_experiment(request["name"], subject, tuple(request.get("stages") or STAGES))
+    plan = plan_experiment(request["name"], subject, tuple(request.get("stages") or PLANNED))
     for index, stage in enumerate(plan.stages):
         improved = with_suggestions(stage, subject)
         plan.stages[index] = with_savings(improved, subject) if request.get("savings") else improved

@@ -8,29 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-_PEAK_FLOPS = {
-    ("H200", "bf16"): 989.4e12,
-    ("H100 PCIe", "bf16"): 756.0e12,
-    ("H100", "bf16"): 989.4e12,
-    ("A100", "bf16"): 312.0e12,
-    ("L40S", "bf16"): 362.0e12,
-    ("RTX 4090", "bf16"): 165.2e12,
-    ("RTX 3090", "bf16"): 71.0e12,
-    ("H200", "fp32"): 66.9e12,
-    ("H100 PCIe", "fp32"): 51.2e12,
-    ("H100", "fp32"): 66.9e12,
-    ("A100", "fp32"): 19.5e12,
-}
-"""Dense peak FLOP/s by the vendors' data sheets; bf16 on tensor cores with fp32 accumulation, fp32 without TF32."""
+from lockstep.params.gpus import gpu_named
+
 _KIB = 1024
 
 
 def peak_flops(device: torch.device, compute: str) -> float | None:
-    """Peak FLOP/s of this device in the compute dtype; None where it is not in the table (every CPU, for one)."""
-    if device.type != "cuda":
-        return None
-    name = torch.cuda.get_device_name(device)
-    return next((peak for (part, dtype), peak in _PEAK_FLOPS.items() if part in name and dtype == compute), None)
+    """Peak FLOP/s of this device in the compute dtype (params/gpus.py); None where it is no GPU of that table."""
+    gpu = gpu_named(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    return None if gpu is None else gpu.peak_flops(compute)
 
 
 @dataclass(frozen=True)
