@@ -17,9 +17,11 @@ MODEL_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "tokenizer.model",
 def download(kind: Literal["model", "dataset"], name: str, commit: str, patterns: list[str], target: Path) -> None:
     """Puts the files of a repository at a commit that match `patterns` into `target`, which appears when all are there.
 
-    What an interrupted download left is gone on with. Raises UsageError where the hub knows no such name, commit or
-    file, or asks for access, and LockstepError where it cannot be reached.
+    Files that came whole are not fetched again after an interruption, and a transfer that breaks goes on where it
+    broke (the client's own doing; a killed one begins that file anew). Raises UsageError where the hub knows no such
+    name, commit or file, or asks for access, and LockstepError where it cannot be reached.
     """
+    from httpx2 import HTTPError
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 
@@ -42,7 +44,7 @@ def download(kind: Literal["model", "dataset"], name: str, commit: str, patterns
                 f"The hub has no {kind} {repository}, or HF_TOKEN may not read it (HTTP {error.response.status_code})."
             ) from None
         raise LockstepError(_unreachable(repository, error)) from None
-    except OSError as error:
+    except (OSError, HTTPError) as error:
         raise LockstepError(_unreachable(repository, error)) from None
     _move_into_place(partial, target, f"hub:{repository} has no file that matches {', '.join(patterns)}.")
 

@@ -89,7 +89,10 @@ def test_a_sample_cut_before_the_assistant_speaks_is_counted_and_named():
 
 
 def test_early_stopping_of_the_rendering_changes_nothing():
-    turns = [f"This is the {word} film by the river and I loved it." for word in "old new long green second".split() * 4]
+    turns = [
+        f"This is the {word} film by the river and I loved it."
+        for word in ["old", "new", "long", "green", "second"] * 4
+    ]
     for overflow in ("turns", "truncate"):
         (sample,), _ = encode(chat(*turns), max_length=64, overflow=overflow)
         (whole,), _ = encode(chat(*turns), max_length=4096)
