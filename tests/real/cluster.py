@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,6 +46,14 @@ class Cluster:
         done = self.lab.run("sbatch", "--parsable", *words, cwd=self.checkout, LOCKSTEP_RUNS=str(self.runs))
         return str(done.stdout.strip())
 
+    def git(self, checkout: Path, *words: str) -> Any:
+        """`git WORDS` in a checkout."""
+        return self.lab.run("git", *words, cwd=checkout)
+
+    def dvc(self, checkout: Path, *words: str, check: bool = True) -> Any:
+        """`dvc WORDS` in a checkout, as somebody without the cluster's runs folder."""
+        return self.lab.run(str(checkout / ".venv/bin/dvc"), *words, cwd=checkout, check=check, timeout_s=4 * LONG_S)
+
     def record(self, run: str | Path) -> dict[str, Any]:
         """run.json; empty while there is none."""
         path = Path(run) / "run.json"
@@ -71,11 +80,23 @@ class Cluster:
             LONG_S,
         )
 
-    def wait_for_end(self, job: str) -> str:
+    def wait_for_end(self, job: str, timeout_s: float = 2 * LONG_S) -> str:
         """Until Slurm has done with the job; returns its state."""
         over = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED"}
-        self.lab.wait(lambda: self.lab.state(job) in over, f"the end of job {job}", LONG_S)
+        self.lab.wait(lambda: self.lab.state(job) in over, f"the end of job {job}", timeout_s)
         return self.lab.state(job)
+
+    def run_here(self, stage: str) -> str:
+        """The weights of the same locks on this machine, without a cluster and without an image.
+
+        On two cores, as the two tasks of the cluster have: the number of threads is part of what decides bits.
+        """
+        runs = self.runs / "here"
+        command = ["taskset", "--cpu-list", "0,1", "./lockstep", "run", stage, "--engine", "host"]
+        self.lab.run(*command, cwd=self.checkout, timeout_s=4 * LONG_S, LOCKSTEP_RUNS=str(runs))
+        shutil.rmtree(self.checkout / "results" / stage)
+        (path,) = runs.glob(f"{stage}/*")
+        return self.weights(path)
 
     def log(self, job: str) -> str:
         """What a submitted job's script wrote, over all its starts."""

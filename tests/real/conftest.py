@@ -79,23 +79,8 @@ def cluster(lab: SlurmLab, login: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def reference(place: Place, login: Path) -> str:
-    """The weights of two processes on this machine, from the same locks, without a cluster and without an image."""
+def reference(lab: SlurmLab, login: Path) -> str:
+    """The weights of two processes on this machine, from the same locks."""
     runs = Path(tempfile.mkdtemp(prefix="runs-", dir=login.parent))
     shutil.chown(runs, USER)
-    # Two cores, as the two tasks of the cluster have: the number of threads is part of what decides bits.
-    place.run(
-        "taskset",
-        "--cpu-list",
-        "0,1",
-        "./lockstep",
-        "run",
-        "sft",
-        "--engine",
-        "host",
-        cwd=login,
-        LOCKSTEP_RUNS=str(runs),
-    )
-    (record,) = (json.loads(path.read_text()) for path in runs.glob("sft/*/run.json"))
-    shutil.rmtree(login / "results" / "sft")
-    return str(record["result"]["weights_sha256"])
+    return Cluster(lab, login, runs).run_here("sft")

@@ -190,6 +190,7 @@ def _write_for_scripts(run: StageRun, intent: Intent, allocation: Allocation, nu
         attempt_name="",
         flavour=flavour,
         binds=(
+            Bind(run.checkout),
             Bind(run.runs, writable=True),
             *(Bind(path) for path in sorted(set(run.inputs.paths.values()))),
         ),

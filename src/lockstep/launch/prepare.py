@@ -63,6 +63,8 @@ class StageRun:
 
     project: Path
     """Whose `src` runs."""
+    checkout: Path
+    """What paths in the parameters are relative to; the project itself, except in a cluster job."""
     spec: StageSpec
     experiment: Experiment
     identity: Identity
@@ -93,7 +95,7 @@ def prepare_run(sources: Sources, stage: str, options: RunOptions, experiment: E
     inputs = resolve_inputs(sources.checkout, sources.runs, spec, experiment, sources.results)
     locked_environment = environment_id(sources.code, flavour)
     identity = identify(spec, experiment, inputs.hashes, locked_environment, sources.code / "src" / "lockstep")
-    return StageRun(sources.code, spec, experiment, identity, inputs, sources.runs, options)
+    return StageRun(sources.code, sources.checkout, spec, experiment, identity, inputs, sources.runs, options)
 
 
 def new_record(run: StageRun, provenance: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -124,7 +126,7 @@ def hand_over(run: StageRun, number: int) -> None:
         "stage": run.spec.name,
         "run_id": run.identity.run_id,
         "params": run.experiment.model_dump(),
-        "project": str(run.project),
+        "project": str(run.checkout),
         "inputs": {name: str(path) for name, path in run.inputs.paths.items()},
         "input_hashes": run.inputs.hashes,
         "options": run.options.for_workers(),
