@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
 from e2e.clones import Clone
 from file_events import FileEvents
@@ -23,6 +22,7 @@ from lockstep.checkpoints.catalog import list_steps
 from lockstep.foundation.files import read_json, sha256_tree
 from lockstep.launch.prepare import RunOptions, Sources, prepare_run
 from lockstep.tracking.spool import read_points
+from tiny_clone import prepared_clone, set_parameters
 
 SAVE_STEPS = 3
 STEPS_PER_KILL = 8
@@ -85,16 +85,25 @@ class Series:
         self.directory = run.directory.root
 
     def kill_and_resume(self, num_kills: int) -> None:
-        """`num_kills` killed attempts and one that ends the run. Raises AssertionError where a promise is broken."""
-        for kill in range(num_kills):
-            self.attempt(self.harness.draw.choice(VICTIMS))
-            print(f"kill {kill + 1}: {self.attempts[-1]}")
+        """Goes on to `num_kills` killed attempts and one that ends the run; checks what each attempt promises."""
+        while len(self.attempts) < num_kills:
+            self.kill_once()
         self.attempt(None)
         recorded = [(entry["start_step"], entry["end_step"]) for entry in self._record()["attempts"]]
-        assert recorded == [(attempt.start_step, attempt.end_step) for attempt in self.attempts], (
-            "run.json tells otherwise"
-        )
+        assert recorded == [(attempt.start_step, attempt.end_step) for attempt in self.attempts], "run.json differs"
         print(f"{num_kills} kills tried, {num_kills} survived, steps lost: {self.lost_steps()}")
+
+    def kill_once(self) -> None:
+        """One attempt that is killed."""
+        self.attempt(self.harness.draw.choice(VICTIMS))
+        print(f"kill {len(self.attempts)}: {self.attempts[-1]}", flush=True)
+
+    def copy(self, name: str) -> Series:
+        """The same series in a runs folder of its own, as it is now."""
+        other = self.harness.series(name)
+        shutil.copytree(self.runs, other.runs)
+        other.attempts.extend(self.attempts)
+        return other
 
     def forget(self) -> None:
         """Takes the checkpoints away."""
@@ -105,8 +114,8 @@ class Series:
         return [done.end_step - then.start_step for done, then in zip(self.attempts, self.attempts[1:], strict=False)]
 
     def results(self) -> str:
-        """A hash over every byte of `results/<stage>`, curves included."""
-        return sha256_tree(self.harness.clone.path / "results" / self.harness.stage)
+        """A hash over every byte of the run's outputs, which become `results/<stage>`: weights, metrics, curves."""
+        return sha256_tree(self.directory / "outputs")
 
     def attempt(self, victim: str | None) -> Attempt:
         """Starts the command, kills `victim` at a random moment (None: lets it end), and checks what it promises."""
@@ -228,25 +237,6 @@ def sft_harness(folder: Path, num_kills: int, seed: int) -> KillHarness:
     }
     clone = prepared_clone(folder, sft=sft, run={"save_steps": SAVE_STEPS})
     return KillHarness(clone, "sft", max_steps, seed)
-
-
-def prepared_clone(folder: Path, **sections: dict[str, Any]) -> Clone:
-    """A clone with the tiny recipe, the given keys of its sections replaced, its data fetched and prepared."""
-    clone = Clone.make(folder, share_environment=True)
-    clone.run("./lockstep", "use", "tiny-cpu")
-    set_parameters(clone, **sections)
-    clone.run("./lockstep", "fetch")
-    clone.run("./lockstep", "run", "prepare")
-    return clone
-
-
-def set_parameters(clone: Clone, **sections: dict[str, Any]) -> None:
-    """Replaces keys of sections in the clone's params.yaml."""
-    path = clone.path / "params.yaml"
-    parameters = yaml.safe_load(path.read_text())
-    for name, values in sections.items():
-        parameters[name] = {**parameters[name], **values}
-    path.write_text(yaml.safe_dump(parameters))
 
 
 def _words(process: psutil.Process) -> list[str]:
