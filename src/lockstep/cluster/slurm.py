@@ -56,14 +56,24 @@ def cancel(job_id: str) -> None:
 
 
 def job_states(job_ids: Sequence[str]) -> dict[str, JobState]:
-    """The state of each job: from squeue, for those that left it from scontrol, for older ones from sacct."""
+    """The state of each job: from squeue, for those that left it from scontrol, for older ones from sacct.
+
+    Raises LockstepError when the controller does not answer.
+    """
+    if not job_ids:
+        return {}
     queued = _queue()
     return {job_id: queued.get(job_id) or _controller(job_id) or _accounting(job_id) for job_id in job_ids}
 
 
 def _queue() -> dict[str, JobState]:
-    """Every job in the queue, by its own id and, for an array task, by ARRAY_TASK, too."""
+    """Every job in the queue, by its own id and, for an array task, by ARRAY_TASK, too.
+
+    Raises LockstepError when Slurm is there and does not answer: a job must not look gone for that.
+    """
     answer = host_command(["squeue", "--me", "--noheader", "--array", "--format=%A|%i|%T|%r"])
+    if answer.code not in (0, 127):
+        raise LockstepError(f"squeue does not answer, so nothing can be said of any job:\n{answer.err.strip()}")
     found: dict[str, JobState] = {}
     for line in answer.out.splitlines():
         own_id, shown_id, state, reason = line.strip().split("|", 3)
