@@ -197,7 +197,7 @@ class Server:
             self._process.wait()
 
 
-def wait_until(condition: Any, limit_s: float = 60) -> None:
+def wait_until(condition: Any, limit_s: float = 200) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, "it never came true"

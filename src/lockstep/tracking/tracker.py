@@ -22,7 +22,7 @@ from lockstep.tracking.sender import SYSTEM, RunSender
 from lockstep.tracking.system import SystemSampler
 
 _RETRY_S = 15.0
-_FINISH_S = 60.0
+_FINISH_S = 120.0
 
 
 class Tracker:
@@ -54,7 +54,7 @@ class Tracker:
         self.finish()
 
     def finish(self) -> None:
-        """Sends what is left and the final status; gives up after a minute. Calling it again does nothing."""
+        """Sends what is left and the final status; gives up after two minutes. Calling it again does nothing."""
         if self._ended.is_set():
             return
         self._sampler.stop()
