@@ -59,6 +59,13 @@ def test_a_leaked_host_variable_does_not_reach_the_stage(place: Place, engine: s
 
 
 @pytest.mark.parametrize("engine", EVERYWHERE)
+def test_values_arrive_as_they_are(place: Place, engine: str):
+    odd = {"A": "two  words", "B": "it's", "C": '"$HOME" `id` \\ $(id)', "D": "ünï;&|#", "E": ""}
+    code = "import os, json; print(json.dumps({name: os.environ[name] for name in 'ABCDE'}))"
+    assert json.loads(probe(place, engine, code, environment=odd).stdout) == odd
+
+
+@pytest.mark.parametrize("engine", EVERYWHERE)
 def test_user_locale_and_working_directory_are_the_hosts(place: Place, engine: str):
     code = (
         "import getpass, os, sys; print(getpass.getuser(), os.getuid(), os.getcwd(), "

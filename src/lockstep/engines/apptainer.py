@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import socket
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class ApptainerEngine:
         options = [
             "--cleanenv",
             "--containall",
+            "--no-eval",
             f"--home={inside.home}",
             f"--pwd={request.workdir}",
             f"--hostname={node_name()}",
@@ -71,16 +73,11 @@ class ApptainerEngine:
         check_sif(self.project, require_image(self.project, request.flavour))
         inside = Inside(request)
         # HOME is given by --home alone; Apptainer evaluates the file as shell text, so values are quoted for it.
-        lines = [f"{n}={shell_quoted(v)}" for n, v in sorted(inside.environment().items()) if n != "HOME"]
+        lines = [f"{n}={shlex.quote(v)}" for n, v in sorted(inside.environment().items()) if n != "HOME"]
         inside.prepare(lines)
 
     def stop(self, request: LaunchRequest) -> None:
         """Does nothing: the container is a child of the parent's process group and ends with its first process."""
-
-
-def shell_quoted(value: str) -> str:
-    """A value in single quotes for a POSIX shell."""
-    return "'" + value.replace("'", "'\\''") + "'"
 
 
 def node_name() -> str:
