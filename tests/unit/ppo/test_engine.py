@@ -15,7 +15,7 @@ from lockstep.foundation.errors import DoNotRetryError
 from lockstep.training.ppo.engine import PpoEngine
 from lockstep.training.ppo.roles import Role
 from lockstep.training.ppo.state import trained_parameters
-from ppo_cases import EOS, tiny_backbone, tiny_engine, tiny_params
+from ppo_cases import EOS, ShareOfGoodWords, tiny_backbone, tiny_engine, tiny_params, tiny_tokenizer
 
 
 class ForbiddenText:
@@ -130,6 +130,16 @@ def test_the_unfinished_pay_the_penalty_and_scores_are_clipped() -> None:
     torch.testing.assert_close(paid, plain.experience.scores.clamp(-0.1, 0.1))
 
 
+def test_the_score_of_the_prompt_can_be_subtracted() -> None:
+    source = {"kind": "function", "file": "rewards/words.py:score"}
+    plain = tiny_engine(tiny_params(kl_coef=0.0, reward=source)).step().experience
+    added = tiny_engine(tiny_params(kl_coef=0.0, reward={**source, "subtract_prompt": True})).step().experience
+    prompts = [prompt for prompt, _ in plain.completions.token_lists()]
+    of_prompts = ShareOfGoodWords().score(tiny_tokenizer().batch_decode(prompts))
+    torch.testing.assert_close(added.rewards.sum(dim=1), plain.scores - torch.tensor(of_prompts))
+    assert torch.equal(added.scores, plain.scores)
+
+
 def test_epochs_end_early_once_the_policy_moved_too_far_and_that_minibatch_is_not_applied() -> None:
     free = tiny_engine(tiny_params(num_ppo_epochs=4))
     held = tiny_engine(tiny_params(num_ppo_epochs=4, target_kl=1e-6))
@@ -200,6 +210,7 @@ class TestGuards:
         self, guard: dict[str, float], name: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         quiet: dict[str, Any] = {"max_kl": None, "min_distinct": None, "min_length": None}
+
         def run(reaction: str) -> None:
             guards = {**quiet, **guard, "on_violation": reaction}
             engine = tiny_engine(tiny_params(max_steps=2, temperature=0.1, kl_estimator="k3", guards=guards))
