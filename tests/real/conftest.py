@@ -20,10 +20,15 @@ from real.slurm_lab import SlurmLab
 
 @pytest.fixture(scope="session")
 def place() -> Iterator[Place]:
-    """A checkout with its venv, on the tiny recipe, as the ordinary user has it after the README's first commands."""
+    """A checkout with its venv, on the tiny recipe, as the ordinary user has it after the README's first commands.
+
+    LOCKSTEP_REAL_PLACE names a folder that is kept, so that a second run finds its venv, wheelhouse and image.
+    """
     if os.getuid() != 0 or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode != 0:
         pytest.fail("these tests need root and a Docker daemon: run `make test-real`, which sets them up")
-    folder = Path(tempfile.mkdtemp(prefix="work-", dir=state()))
+    kept = os.environ.get("LOCKSTEP_REAL_PLACE")
+    folder = Path(kept or tempfile.mkdtemp(prefix="work-", dir=state()))
+    folder.mkdir(exist_ok=True)
     folder.chmod(0o755)
     try:
         made = make_place(folder)
@@ -32,13 +37,14 @@ def place() -> Iterator[Place]:
         made.lockstep("fetch")
         yield made
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
 def image(place: Place) -> dict[str, Any]:
     """The image and the SIF of the locked environment, and what image.lock says about them."""
-    shown = place.lockstep("image", "build", "--base", BASE_IMAGE, "--json").stdout
+    shown = place.lockstep("image", "build", "--base", BASE_IMAGE, "--no-compress", "--json").stdout
     facts: dict[str, Any] = json.loads(shown[shown.index("{\n") :])
     return facts
 

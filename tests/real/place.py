@@ -83,19 +83,20 @@ class Place:
 def make_place(folder: Path) -> Place:
     """Copies the tracked files of this tree, commits them there, and gives all of it to the user."""
     checkout = folder / "checkout"
-    checkout.mkdir(parents=True)
+    checkout.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(checkout / "src", ignore_errors=True)
     names = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, names.split("\0")):
         if (PROJECT / name).exists():
             (checkout / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(PROJECT / name, checkout / name, follow_symlinks=False)
     if (PROJECT / "wheelhouse").is_dir():
-        shutil.copytree(PROJECT / "wheelhouse", checkout / "wheelhouse")
+        shutil.copytree(PROJECT / "wheelhouse", checkout / "wheelhouse", dirs_exist_ok=True)
     subprocess.run(["chown", "-R", f"{USER}:{USER}", folder], check=True)
     place = Place(checkout)
     place.run("git", "init", "--quiet", "--initial-branch", "main")
     place.run("git", "config", "user.name", "Tester")
     place.run("git", "config", "user.email", "tester@example.org")
     place.run("git", "add", "--all")
-    place.run("git", "commit", "--quiet", "--message", "The tree under test")
+    place.run("git", "commit", "--quiet", "--allow-empty", "--message", "The tree under test")
     return place

@@ -33,6 +33,8 @@ class BuildOptions:
     """The base image; None: the pinned one of the Dockerfile. For apptainer also a path to a docker-archive."""
     sif: bool = True
     """Make a SIF too, where Apptainer is."""
+    compress: bool = True
+    """Compress the SIF."""
 
 
 def build_image(project: Path, flavour: str, options: BuildOptions, say: Callable[[str], None]) -> dict[str, Any]:
@@ -49,11 +51,11 @@ def build_image(project: Path, flavour: str, options: BuildOptions, say: Callabl
         "base": options.base or pinned_base(project),
     }
     if builder == APPTAINER:
-        facts |= _sif_from_base(project, flavour, facts, say)
+        facts |= _sif_from_base(project, flavour, options, facts, say)
     else:
         facts |= _image(project, flavour, builder, facts, say)
         if options.sif and shutil.which("apptainer"):
-            facts["sif"] = _sif_from_image(project, flavour, builder, facts, say)
+            facts["sif"] = _sif_from_image(project, flavour, options, facts, say)
     record_image(project, flavour, facts)
     return facts
 
@@ -116,14 +118,15 @@ def _sif_file(project: Path, flavour: str) -> Path:
 
 
 def _sif_from_image(
-    project: Path, flavour: str, builder: str, facts: dict[str, Any], say: Callable[[str], None]
+    project: Path, flavour: str, options: BuildOptions, facts: dict[str, Any], say: Callable[[str], None]
 ) -> dict[str, Any]:
     archive, target = archive_path(project, flavour), _sif_file(project, flavour)
     say(f"building {target.name} from the image")
-    builders.save_archive(builder, facts["docker"]["name"], archive)
+    builders.save_archive(facts["docker"]["builder"], facts["docker"]["name"], archive)
     labels = {"FLAVOUR": flavour, "DIGEST": facts["docker"]["image_id"]}
     labels |= {"LOCK_SHA256": facts["lock_sha256"], "COMMIT": facts["commit"]}
-    builders.build_sif(project / "apptainer.def", target, {"ARCHIVE": str(archive), **labels})
+    definition = project / "apptainer.def"
+    builders.build_sif(definition, target, {"ARCHIVE": str(archive), **labels}, compress=options.compress)
     archive.unlink()
     lines = builders.sif_content(project, target)
     if content_id(lines) != facts["content_id"]:
@@ -132,13 +135,16 @@ def _sif_from_image(
     return _sif_facts(project, target, "image")
 
 
-def _sif_from_base(project: Path, flavour: str, facts: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+def _sif_from_base(
+    project: Path, flavour: str, options: BuildOptions, facts: dict[str, Any], say: Callable[[str], None]
+) -> dict[str, Any]:
     target, base = _sif_file(project, flavour), str(facts["base"])
     say(f"building {target.name} from {base}")
     bootstrap = "docker-archive" if Path(base).exists() else "docker"
     arguments = {"BOOTSTRAP": bootstrap, "BASE": base, "FLAVOUR": flavour, "COMMIT": facts["commit"]}
     arguments["LOCK_SHA256"] = facts["lock_sha256"]
-    builders.build_sif(project / "apptainer-base.def", target, arguments, fakeroot=True)
+    definition = project / "apptainer-base.def"
+    builders.build_sif(definition, target, arguments, fakeroot=True, compress=options.compress)
     lines = builders.sif_content(project, target)
     keep_listing(project, flavour, lines)
     return {"content_id": content_id(lines), "sif": _sif_facts(project, target, "base")}

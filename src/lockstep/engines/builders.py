@@ -11,6 +11,8 @@ from lockstep.foundation.errors import LockstepError, UsageError
 from lockstep.foundation.processes import capture, run_shown
 
 CONTENT_COMMAND = ("/opt/lockstep/bin/python", "-B", "-m", "lockstep.engines.content")
+_UNCOMPRESSED = "-noD -noI -noF -noX"
+"""mksquashfs: data, inodes, fragments and attributes as they are."""
 _CODE = "/tmp/lockstep-code"
 """Where the checkout's src is bound for a content listing: below a folder that no listing enters."""
 
@@ -77,15 +79,20 @@ def apptainer_version() -> str:
     return shown.split()[-1]
 
 
-def build_sif(definition: Path, target: Path, arguments: dict[str, str], *, fakeroot: bool = False) -> None:
+def build_sif(
+    definition: Path, target: Path, arguments: dict[str, str], *, fakeroot: bool = False, compress: bool = True
+) -> None:
     """Builds a SIF from a definition file; the file appears whole or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(".part.sif")
     part.unlink(missing_ok=True)
     options = [word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")]
     rights = ["--fakeroot"] if fakeroot else []
+    packing = [] if compress else ["--mksquashfs-args", _UNCOMPRESSED]
     try:
-        run_shown(["apptainer", "build", *rights, *options, str(part), str(definition)], cwd=definition.parent)
+        run_shown(
+            ["apptainer", "build", *rights, *packing, *options, str(part), str(definition)], cwd=definition.parent
+        )
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
