@@ -24,8 +24,8 @@ class RewardSourceParams(Strict):
     label: int = Field(1, ge=0, description="classifier: index of the label whose log-odds are the score")
     batch_size: int = Field(16, ge=1, description="model and classifier: texts per forward pass")
     max_length: int = Field(512, ge=8, description="model and classifier: the last this many tokens are read")
-    num_training_words: int = Field(
-        40, ge=1, description="learned: reviews are cut to this many words, as rollouts are"
+    subtract_prompt: bool = Field(
+        False, description="train on what the completion adds: the text's score minus the prompt's. Same optimum"
     )
 
     @model_validator(mode="after")

@@ -64,7 +64,7 @@ def test_the_learned_reward_refuses_too_few_reviews_and_one_kind_only(tmp_path: 
     with pytest.raises(UsageError, match="at least 20"):
         build(tmp_path, kind="learned")
     with pytest.raises(UsageError, match="two labels"):
-        LearnedReward(["a"] * 30, [1] * 30, 40)
+        LearnedReward(["a"] * 30, [1] * 30)
 
 
 def test_the_lexicon_knows_praise_from_blame() -> None:

@@ -66,9 +66,10 @@ class Scorer:
         logprobs, entropies, ref_logprobs, values = self._forward(completions, poll)
         texts = decode(completions, self.tokenizer)
         scores = torch.tensor(self.reward.score(texts), dtype=torch.float32, device=logprobs.device)
+        shaped = self._shaped(scores - self._prompt_scores(completions), completions.finished, moments)
         mask = completions.mask.float()
         kl = kl_per_token(logprobs, ref_logprobs, self.params.kl_estimator) * mask
-        rewards = token_rewards(self._shaped(scores, completions.finished, moments), kl, mask, kl_coef)
+        rewards = token_rewards(shaped, kl, mask, kl_coef)
         if self.params.whiten_rewards:
             rewards = whiten(rewards, mask, self.replicas.sum, shift_mean=False)
         advantages, returns = gae(rewards, values, mask, self.params.gamma, self.params.lam)
@@ -97,6 +98,18 @@ class Scorer:
         if values is None:
             values = score_values(self.backbone, completions, self.value_head, size, poll)
         return policy.logprobs, policy.entropies, reference.logprobs, values
+
+    def _prompt_scores(self, completions: Completions) -> Tensor:
+        """What is subtracted from the scores, (B,): the reward of each prompt alone, or nothing.
+
+        A function of the first state only, so the best policy stays the best (Ng et al., 1999, "Policy invariance under
+        reward transformations"), but the variance that prompts bring into advantages is gone.
+        """
+        if not self.params.reward.subtract_prompt:
+            return torch.zeros(len(completions.lengths), device=completions.lengths.device)
+        prompts = [prompt for prompt, _ in completions.token_lists()]
+        texts = list(self.tokenizer.batch_decode(prompts, skip_special_tokens=True))
+        return torch.tensor(self.reward.score(texts), dtype=torch.float32, device=completions.lengths.device)
 
     def _shaped(self, scores: Tensor, finished: Tensor, moments: RunningMoments) -> Tensor:
         if self.params.missing_eos_penalty is not None:

@@ -32,7 +32,7 @@ def build_reward(
     if source.kind == "learned":
         from lockstep.training.ppo.rewards.learned import fit_learned_reward
 
-        return fit_learned_reward(reviews, source.num_training_words)
+        return fit_learned_reward(reviews)
     if source.kind == "lexicon":
         from lockstep.training.ppo.rewards.lexicon import LexiconReward
 
@@ -73,4 +73,4 @@ def build_judge(source: RewardSourceParams, reviews: Path) -> Reward:
         return LexiconReward()
     from lockstep.training.ppo.rewards.learned import fit_learned_reward
 
-    return fit_learned_reward(reviews, source.num_training_words)
+    return fit_learned_reward(reviews)

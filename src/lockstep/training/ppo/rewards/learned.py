@@ -18,8 +18,8 @@ _FEWEST = 20
 class LearnedReward:
     """How positive a text is, in [-1, 1]: 2 P(positive) - 1."""
 
-    def __init__(self, texts: list[str], labels: list[int], num_training_words: int) -> None:
-        """Fits on texts cut to `num_training_words` words, the length of what it will score; deterministic.
+    def __init__(self, texts: list[str], labels: list[int]) -> None:
+        """Fits on whole texts (better than on texts cut to a rollout's length, for short ones too); deterministic.
 
         Raises UsageError when the labels are not of two kinds.
         """
@@ -29,7 +29,7 @@ class LearnedReward:
             TfidfVectorizer(ngram_range=(1, 2), min_df=2, sublinear_tf=True),
             LogisticRegression(C=4.0, max_iter=1000),
         )
-        self._pipeline.fit([_first_words(text, num_training_words) for text in texts], np.array(labels))
+        self._pipeline.fit(texts, np.array(labels))
 
     def score(self, texts: list[str]) -> list[float]:
         """2 P(positive) - 1 of each text."""
@@ -37,7 +37,7 @@ class LearnedReward:
         return [float(score) for score in 2 * positive - 1]
 
 
-def fit_learned_reward(reviews: Path, num_training_words: int) -> LearnedReward:
+def fit_learned_reward(reviews: Path) -> LearnedReward:
     """Fits on `reviews`/train.jsonl, lines of {"text", "label"}.
 
     Raises UsageError when the file is not there or holds too few reviews to learn anything from.
@@ -45,8 +45,4 @@ def fit_learned_reward(reviews: Path, num_training_words: int) -> LearnedReward:
     rows = read_reviews(reviews / "train.jsonl")
     if len(rows) < _FEWEST:
         raise UsageError(f"{reviews}/train.jsonl has {len(rows)} reviews; a learned reward needs at least {_FEWEST}.")
-    return LearnedReward([row.text for row in rows], [row.label for row in rows], num_training_words)
-
-
-def _first_words(text: str, num_words: int) -> str:
-    return " ".join(text.split()[:num_words])
+    return LearnedReward([row.text for row in rows], [row.label for row in rows])
