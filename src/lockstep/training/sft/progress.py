@@ -41,7 +41,8 @@ class Progress:
     log_metrics: Callable[[int, dict[str, float]], None]
     last_checkpoint: int | None = None
     step_s: float | None = None
-    """Seconds per step, an exponential mean without evaluation and saving."""
+    """Seconds per step, an exponential mean without evaluation and saving; the first step warms up and drops out."""
+    _num_timed: int = 0
     _mark: float = field(default_factory=time.perf_counter)
 
     def restart_clock(self) -> None:
@@ -51,7 +52,7 @@ class Progress:
     def step(self, report: StepReport) -> None:
         """Takes in one step that ends now."""
         seconds = time.perf_counter() - self._mark
-        self.step_s = seconds if self.step_s is None else _SMOOTHING * self.step_s + (1 - _SMOOTHING) * seconds
+        self._time(seconds)
         tokens_per_s = report.num_tokens / seconds
         mfu = self._mfu(report, seconds)
         values = {
@@ -65,6 +66,13 @@ class Progress:
         self.log_metrics(report.step, values if mfu is None else {**values, "mfu": mfu})
         if report.step % self.logging_steps == 0 or report.step == self.max_steps:
             self._say(self._line(report, tokens_per_s, mfu))
+
+    def _time(self, seconds: float) -> None:
+        self._num_timed += 1
+        if self.step_s is None or self._num_timed == 2:
+            self.step_s = seconds
+        else:
+            self.step_s = _SMOOTHING * self.step_s + (1 - _SMOOTHING) * seconds
 
     def evaluation(self, step: int, loss: float, perplexity: float) -> None:
         """Takes in a held-out loss."""

@@ -94,7 +94,7 @@ class ResumableSFTTrainer(SFTTrainer):
         self._collate = collate
         self._head = head_for(self.model, session.ranks.device)
         self._handled_step = session.start_step
-        self._seen = torch.zeros(2, dtype=torch.int64)
+        self._seen = torch.zeros(2, dtype=torch.int64, device=session.ranks.device)
         """This rank's (tokens, supervised tokens) of the current step."""
 
     # What Transformers asks for
@@ -123,7 +123,7 @@ class ResumableSFTTrainer(SFTTrainer):
         """
         num_tokens = inputs.pop("num_tokens")
         nll = self._head(model, inputs)
-        self._seen += torch.stack([num_tokens, (inputs["labels"][:, 1:] != IGNORED).sum()]).cpu()
+        self._seen += torch.stack([num_tokens, (inputs["labels"][:, 1:] != IGNORED).sum()])
         num_supervised = torch.as_tensor(num_items_in_batch, device=nll.device).clamp(min=1)
         return nll / num_supervised * self.session.ranks.world_size
 
