@@ -101,7 +101,7 @@ class Series:
     def copy(self, name: str) -> Series:
         """The same series in a runs folder of its own, as it is now."""
         other = self.harness.series(name)
-        shutil.copytree(self.runs, other.runs)
+        shutil.copytree(self.runs, other.runs, dirs_exist_ok=True)
         other.attempts.extend(self.attempts)
         return other
 

@@ -71,8 +71,7 @@ def test_the_shim_says_what_to_do_where_there_is_no_environment(tmp_path: Path):
 
 def test_setup_refuses_another_python_and_says_how_to_get_3_11(tmp_path: Path):
     shutil.copytree(PROJECT / "requirements", tmp_path / "requirements")
-    (tmp_path / "scripts").mkdir()
-    shutil.copy(PROJECT / "scripts" / "setup.sh", tmp_path / "scripts")
+    shutil.copytree(PROJECT / "scripts", tmp_path / "scripts")
     other = tmp_path / "python3"
     other.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.13.1 && exit\nexit 1\n')
     other.chmod(0o755)
