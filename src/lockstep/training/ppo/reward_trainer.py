@@ -191,6 +191,8 @@ class PairTrainer(RewardTrainer):
         if step == self._handled_step:
             return
         self._handled_step = step
+        # The trainer empties the gradients of its model, of which the head is no part.
+        self.head.zero_grad()
         self._report(step, tr_loss, float(grad_norm), learning_rate or 0.0)
         stop = self.session.stop.poll() or step == self.session.until_step
         if stop or step % self.session.run.save_steps == 0 or step == self.args.max_steps:
