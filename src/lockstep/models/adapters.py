@@ -58,6 +58,8 @@ def load_adapter(
         raise UsageError(f"There is no adapter in {folder} (no {WEIGHTS}).")
     config = PeftConfig.from_pretrained(str(folder))
     config.inference_mode = not is_trainable
+    # The name in the file is machine-independent on purpose; PEFT would warn that the model's folder has another one.
+    config.base_model_name_or_path = None
     if isinstance(model, PeftModel):
         model.add_adapter(adapter_name, config)
     else:
