@@ -16,6 +16,8 @@ from lockstep.engines.content import content_id, differences
 from real.place import BASE_IMAGE, USER, Place, state
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
+# Each of these builds an image anew, minutes of two cores: the long form (make soak) runs them.
+again = pytest.mark.soak
 
 
 def buildah_build(place: Place, facts: dict[str, Any], tag: str) -> str:
@@ -30,6 +32,7 @@ def buildah_build(place: Place, facts: dict[str, Any], tag: str) -> str:
     return str(json.loads(shown.stdout)["FromImageID"])
 
 
+@again
 def test_buildah_gives_one_digest_twice_and_the_content_that_docker_gives(place: Place, image: dict[str, Any]):
     tags = ["lockstep-again:one", "lockstep-again:two"]
     digests = [buildah_build(place, image, tag) for tag in tags]
@@ -47,6 +50,7 @@ def test_buildah_gives_one_digest_twice_and_the_content_that_docker_gives(place:
     assert content_id(found) == image["content_id"]
 
 
+@again
 def test_a_second_sif_has_the_same_content(place: Place, image: dict[str, Any]):
     archive, again = archive_path(place.checkout, "cpu"), place.checkout / "images" / "again.sif"
     save_archive("docker", image["docker"]["name"], archive)
@@ -78,6 +82,7 @@ def test_the_sif_says_where_it_comes_from(place: Place, image: dict[str, Any]):
     place.run("apptainer", "test", image["sif"]["file"])
 
 
+@again
 def test_without_docker_a_sif_is_built_from_the_base_with_the_same_environment(place: Place, image: dict[str, Any]):
     clone = Place(place.checkout.parent / "no-docker")
     shutil.copytree(place.checkout, clone.checkout, ignore=shutil.ignore_patterns(".venv", "runs*", "images", ".dvc"))
