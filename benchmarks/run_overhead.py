@@ -2,8 +2,8 @@
 
     python benchmarks/run_overhead.py [--rounds 3]
 
-Uses this checkout's params.yaml and inputs (`./lockstep fetch`, `./lockstep run prepare` first). `wall_s`: from the command
-to its end, the same workers, job and thread counts in both variants.
+Uses params.yaml and inputs of this checkout (`./lockstep fetch`, `./lockstep run prepare` first). `wall_s`: from start
+to end, with the same workers, job and thread counts in both variants.
 """
 
 from __future__ import annotations
