@@ -23,11 +23,12 @@ def data(material: Material) -> Html:
     prepare = material.stages["prepare"]
     counts = prepare.metrics.get("counts", {})
     rows = [row for name in _TITLES if name in counts for row in _rows(name, counts[name])]
-    head = ("used as", "source", "read", "kept for training", "held out", "dropped", legend(_SHARES))
+    head = ("used as", "source", "read", "kept for training", "held out", "dropped")
     shown = prepare.samples.get("sft", [])[:_NUM_SHOWN] if isinstance(prepare.samples, Mapping) else []
     return section(
         "data",
         "What it learned from",
+        legend(_SHARES),
         table(head, rows, class_="counts"),
         _tokens(prepare.metrics.get("tokens", {})),
         [_sample(sample) for sample in shown],
@@ -41,13 +42,12 @@ def _rows(section_name: str, sources: Mapping[str, Any]) -> Iterator[list[Any]]:
         amounts = (sum(kind.values()) for kind in (train, held_out, dropped))
         parts = [(name, amount, kind) for (name, kind), amount in zip(_SHARES, amounts, strict=True)]
         yield [
-            tag("th", _TITLES.get(section_name, section_name), scope="row"),
+            tag("th", _TITLES[section_name], share_bar(parts), scope="row"),
             tag("td", tag("code", source)),
             number_cell(number(counts["read"])),
             number_cell(_by_label(train)),
             number_cell(_by_label(held_out)),
             tag("td", _reasons(dropped)),
-            tag("td", share_bar(parts), class_="bar"),
         ]
 
 

@@ -98,7 +98,8 @@ tbody th { font-weight: 600; white-space: nowrap; }
 td small, td .chip { display: block; color: var(--soft); font-size: 12.5px; white-space: nowrap; }
 td.num strong + small { margin-top: 2px; }
 td.bar { min-width: 150px; vertical-align: middle; }
-th .legend { padding: 0; margin: 0; gap: 12px; white-space: nowrap; }
+th .shares { margin-top: 8px; min-width: 130px; }
+.lead + .legend { padding: 0; margin: 0 0 10px; }
 tfoot td, tfoot th { border-top: 1px solid var(--faint); border-bottom: 0; font-weight: 600; }
 .whole { word-break: break-all; display: inline-block; min-width: 22ch; }
 .shares { display: flex; height: 10px; border-radius: 5px; overflow: hidden; background: var(--hair); }
