@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from lockstep.checkpoints.manifest import TensorEntry
@@ -123,11 +124,28 @@ def _number_from_json(entry: dict[str, Any], device: torch.device) -> Any:
 
 
 def _empty(parameter: Tensor, entry: TensorEntry) -> Tensor:
-    """Zeros, sharded as the parameter is where they have its shape; else a plain tensor, the same everywhere."""
+    """Zeros, sharded as the parameter is where they have its shape or its rows; else plain, the same everywhere."""
     dtype = dtype_from_name(entry.dtype)
     if tuple(parameter.shape) == entry.shape:
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False, memory_format=torch.preserve_format)
+    if isinstance(parameter, DTensor) and len(entry.shape) == 2 and entry.shape[0] == parameter.shape[0]:
+        return zeros_by_rows(parameter, entry.shape[1], dtype)
     return torch.zeros(entry.shape, dtype=dtype, device=parameter.device)
+
+
+def zeros_by_rows(parameter: Tensor, num_columns: int, dtype: torch.dtype) -> Tensor:
+    """Zeros of shape (rows of the parameter, `num_columns`), on the ranks that have those rows of the parameter."""
+    if not isinstance(parameter, DTensor):
+        return parameter.new_zeros(parameter.shape[0], num_columns, dtype=dtype)
+    shard = parameter.to_local()
+    return DTensor.from_local(
+        shard.new_zeros(shard.shape[0], num_columns, dtype=dtype),
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=torch.Size((parameter.shape[0], num_columns)),
+        stride=(num_columns, 1),
+    )
 
 
 def _plain(key: str, value: Any) -> Any:

@@ -20,6 +20,7 @@ from transformers.utils import logging as transformers_logging
 from lockstep.foundation.errors import UsageError
 from lockstep.models.precision import DTYPES, is_switch_of_transformers
 from lockstep.models.quantized import load_quantized
+from lockstep.models.sharded_4bit import load_sharded_4bit
 from lockstep.models.sharding import Layout, check_plan, one_rank_mesh, shard, sharding_class
 from lockstep.params.model import ModelParams
 
@@ -62,15 +63,18 @@ def load_model(
     """A causal language model from `folder`, in evaluation mode.
 
     Without quantisation, each weight is read in its on-disk dtype and cast to `master_dtype`: over several ranks of
-    `layout`, each rank reads and casts its own shard only (collective). A quantised base lies whole on every rank.
+    `layout`, each rank reads and casts its own shard only (collective). A quantised base lies whole on every rank,
+    unless its 4-bit weights are stored in a floating-point dtype, which can be sharded.
     `device_map` ("auto", …) splits a whole or quantised model layer by layer over the devices that one process sees.
     Raises UsageError when weights are missing, or the model has no plan to shard it by.
     """
     transformers_logging.disable_progress_bar()
     config = load_config(folder, params, attention_dropout=attention_dropout)
-    if params.quantization is not None:
-        return load_quantized(folder, config, params, device_map or {"": device})
     layout = layout or Layout(1)
+    if params.quantization is not None:
+        if layout.num_ranks > 1 and params.quantization.is_shardable:
+            return load_sharded_4bit(folder, config, params, layout, device)
+        return load_quantized(folder, config, params, device_map or {"": device})
     if layout.num_ranks > 1:
         return _load_sharded(folder, config, params, layout)
     return _load_whole(folder, config, params, layout, device, device_map)

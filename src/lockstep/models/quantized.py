@@ -46,13 +46,13 @@ def load_quantized(
         **options,
     )
     model.requires_grad_(False)
-    _keep_differentiable(model)
+    keep_differentiable(model)
     # It says at every single matrix product that int8 casts its inputs, which is how int8 works.
     logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     return model
 
 
-def _keep_differentiable(model: PreTrainedModel) -> None:
+def keep_differentiable(model: PreTrainedModel) -> None:
     """bitsandbytes repacks 4-bit weights at the first forward in evaluation mode on CPUs with avx512_bf16.
 
     The repacked kernel has no backward, so adapters would silently stop learning from then on.

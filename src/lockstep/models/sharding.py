@@ -131,27 +131,28 @@ def _fully_shard(
     model: PreTrainedModel, mesh: TransformersDeviceMesh, config: DistributedConfig, precision: PrecisionParams
 ) -> PreTrainedModel:
     """What Transformers' `maybe_distribute_model` does for data parallelism, with any FSDP2 policy."""
-    plan = _plan(model, DistributedConfig(fsdp_size=max(2, config.fsdp_size)))
     options: dict[str, Any] = {
         "mesh": mesh.get_mesh(("dp_replicate", "fsdp") if config.dp_replicate_size > 1 else "fsdp"),
         "mp_policy": mixed_precision_policy(precision),
     }
-    tail: list[tuple[str, nn.Module]] = []
-    for name, style in plan.items():
-        if style == "keep_full_weight":
-            tail.append((name, model.get_submodule(name)))
-        else:
-            fully_shard(model.get_submodule(name), reshard_after_forward=True, **options)
-    # Norm and head are needed last in forward and first in backward: one unit that stays gathered in between.
-    units = [[module for _, module in tail]] if is_norm_and_head_pair(tail, model) else [[module] for _, module in tail]
-    for unit in units:
-        fully_shard(unit, reshard_after_forward=False, **options)
+    for modules, reshard_after_forward in units(model):
+        fully_shard(modules, reshard_after_forward=reshard_after_forward, **options)
     fully_shard(model, **options)
-    _mark_as_sharded(model, mesh, config)
+    mark_as_sharded(model, mesh, config)
     return model
 
 
-def _mark_as_sharded(model: PreTrainedModel, mesh: TransformersDeviceMesh, config: DistributedConfig) -> None:
+def units(model: PreTrainedModel) -> list[tuple[list[nn.Module], bool]]:
+    """The modules that are gathered together by the model's plan, inner ones first; and whether forward frees them."""
+    plan = _plan(model, DistributedConfig(fsdp_size=2))
+    freed = [([model.get_submodule(name)], True) for name, style in plan.items() if style != "keep_full_weight"]
+    tail = [(name, model.get_submodule(name)) for name, style in plan.items() if style == "keep_full_weight"]
+    # Norm and head are needed last in forward and first in backward: one unit that stays gathered in between.
+    kept = [[module for _, module in tail]] if is_norm_and_head_pair(tail, model) else [[module] for _, module in tail]
+    return [*freed, *((modules, False) for modules in kept)]
+
+
+def mark_as_sharded(model: PreTrainedModel, mesh: TransformersDeviceMesh, config: DistributedConfig) -> None:
     """Tells Transformers' loader and Trainer what they know of models they sharded themselves."""
     model.config.distributed_config = config
     model._mesh_manager = mesh

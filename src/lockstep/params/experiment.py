@@ -41,6 +41,8 @@ class Experiment(Strict):
         """Combinations over several sections that could only fail later."""
         check_trainable(self.sft, self.model)
         reward = self.ppo.reward
+        if self.model.precision.compute == "fp16" and (self.ppo.enabled or self.reward.enabled):
+            raise ValueError("ppo and reward scale no loss, which fp16 needs: write model.precision.compute: bf16")
         if self.ppo.enabled and not self.data.prompts.sources:
             raise ValueError("ppo has no prompts: name data.prompts.sources, or write ppo.enabled: false")
         if self.ppo.enabled and reward.kind == "model" and not self.reward.enabled:

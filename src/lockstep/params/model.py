@@ -15,15 +15,15 @@ _HUB = re.compile(r"hub:[\w.-]+(/[\w.-]+)?@[0-9a-f]{40}")
 class PrecisionParams(Strict):
     """The one switch for precision; TrainingArguments' bf16 and fp16 stay off, they would add autocast on top."""
 
-    compute: Literal["fp32", "bf16", "fp16"] = Field("fp32", description="dtype of forward and backward")
+    compute: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="dtype of forward and backward; fp16 scales the loss (SFT)"
+    )
     reduce: Literal["fp32", "bf16"] = Field("fp32", description="dtype in which gradients are summed over ranks")
 
     @model_validator(mode="after")
     def _supported(self) -> Self:
-        if self.compute == "fp16":
-            raise ValueError("fp16 needs a loss scaler, which is not offered; write compute: bf16 (same size) or fp32")
-        if self.reduce == "bf16" and self.compute == "fp32":
-            raise ValueError("reduce: bf16 would round fp32 gradients; write reduce: fp32, or compute: bf16")
+        if self.reduce == "bf16" and self.compute != "bf16":
+            raise ValueError(f"reduce: bf16 would round {self.compute} gradients; write reduce: fp32, or compute: bf16")
         return self
 
 
@@ -36,8 +36,14 @@ class QuantizationParams(Strict):
     bnb_4bit_quant_type: Literal["nf4", "fp4"] = "nf4"
     bnb_4bit_use_double_quant: bool = Field(False, description="quantise the quantisation constants, too")
     bnb_4bit_quant_storage: Literal["uint8", "float32", "bfloat16"] = Field(
-        "uint8", description="dtype that holds the packed 4-bit weights"
+        "uint8",
+        description="dtype that holds packed 4-bit weights. uint8: whole on every rank; a float: sharded over ranks",
     )
+
+    @property
+    def is_shardable(self) -> bool:
+        """Whether several ranks share one base: FSDP2 shards floating-point parameters only."""
+        return self.load_in_4bit and self.bnb_4bit_quant_storage != "uint8"
 
     @model_validator(mode="after")
     def _one_width(self) -> Self:
@@ -95,8 +101,9 @@ class ModelParams(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.master_dtype == "bf16" and self.precision.compute == "fp32":
+        if self.master_dtype == "bf16" and self.precision.compute != "bf16":
             raise ValueError(
-                "fp32 compute on bf16 master weights gains nothing; write precision.compute: bf16 or master_dtype: fp32"
+                f"{self.precision.compute} compute on bf16 master weights gains nothing; "
+                "write precision.compute: bf16 or master_dtype: fp32"
             )
         return self

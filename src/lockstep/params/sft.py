@@ -30,8 +30,8 @@ class SftParams(Strict):
     adam_beta2: float = Field(0.999, ge=0, lt=1)
     adam_epsilon: float = Field(1e-8, gt=0)
     max_grad_norm: float = Field(1.0, ge=0, description="clip the global gradient norm to this; 0: never")
-    optim: Literal["adamw_torch_fused", "adamw_torch"] = Field(
-        "adamw_torch_fused", description="fused needs no temporary copies; only optimisers that resume exactly"
+    optim: Literal["adamw_torch_fused", "adamw_torch", "adamw_8bit"] = Field(
+        "adamw_torch_fused", description="fused needs no temporary copies; 8bit keeps Adam's moments in a byte each"
     )
     activation_checkpointing: bool = Field(False, description="recompute activations in backward: less memory, slower")
     attention_dropout: float | None = Field(None, ge=0, lt=1, description="none: as the model's own config says")

@@ -14,6 +14,7 @@ from transformers.distributed.utils import TransformersDeviceMesh
 
 from lockstep.models.adapters import add_lora
 from lockstep.models.precision import DTYPES
+from lockstep.models.sharded_4bit import shard_4bit
 from lockstep.models.sharding import Layout, build_model, shard
 from lockstep.params.model import LoraParams, ModelParams
 from lockstep.planning.fake import materialize
@@ -47,15 +48,24 @@ def meta_model(config: PretrainedConfig, params: ModelParams) -> PreTrainedModel
 def training_model(config: PretrainedConfig, params: ModelParams, peft: LoraParams | None, world: World) -> nn.Module:
     """The model as SFT trains it: fake tensors, sharded where training shards, with a fresh adapter if asked."""
     model = meta_model(config, params)
-    is_sharded = world.layout.num_ranks > 1 or params.precision.compute != params.master_dtype
-    if params.quantization is None and is_sharded:
+    if _is_sharded(params, world.layout):
         materialize(model, world.mode)
         with world.mode:
-            shard(model, world.mesh, world.layout, params.precision)
+            if params.quantization is None:
+                shard(model, world.mesh, world.layout, params.precision)
+            else:
+                shard_4bit(model, world.mesh, world.layout, params, fill=lambda _: None)
     with torch.device("meta"):
         adapted: nn.Module = model if peft is None else add_lora(model, peft, seed=0)
     materialize(adapted, world.mode)
     return adapted
+
+
+def _is_sharded(params: ModelParams, layout: Layout) -> bool:
+    """As `load_model` decides: over ranks, or on one rank to keep master weights beside compute weights."""
+    if params.quantization is not None:
+        return layout.num_ranks > 1 and params.quantization.is_shardable
+    return layout.num_ranks > 1 or params.precision.compute != params.master_dtype
 
 
 def trained(model: nn.Module) -> list[nn.Parameter]:

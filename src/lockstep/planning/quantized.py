@@ -15,9 +15,8 @@ import bitsandbytes as bnb
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.quantizers.auto import AutoHfQuantizer
 
-from lockstep.models.quantized import bits_and_bytes_config
+from lockstep.models.sharded_4bit import replace_linear
 from lockstep.params.model import QuantizationParams
 
 _BLOCK = 64
@@ -30,10 +29,7 @@ _FEW_ROWS = 16
 
 def quantize(model: PreTrainedModel, quantization: QuantizationParams, compute: torch.dtype) -> None:
     """Replaces the linear layers of a model on the meta device as loading it quantised does; frozen, without data."""
-    config = bits_and_bytes_config(quantization, compute)
-    quantizer = AutoHfQuantizer.from_config(config, pre_quantized=False)
-    quantizer.preprocess_model(model=model, device_map={"": "meta"})
-    quantizer._process_model_after_weight_loading(model)
+    replace_linear(model, quantization, compute)
     with torch.device("meta"):
         for module in model.modules():
             if isinstance(module, bnb.nn.Linear8bitLt):

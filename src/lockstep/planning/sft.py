@@ -22,6 +22,7 @@ from lockstep.planning.layers import Sample, mark_layers, sample_all_layers
 from lockstep.planning.live import CUDA_BLOCK_BYTES, LiveMemory, Moment
 from lockstep.planning.results import Kind
 from lockstep.planning.sizes import model_sizes
+from lockstep.training.sft.arguments import optimizer_class
 from lockstep.training.sft.loss import head_for
 
 _WARM_UP, _STEADY = 0, 1
@@ -108,6 +109,9 @@ class _Step:
 
 
 def _optimizer(sft: SftParams, parameters: list[nn.Parameter], device: Device) -> torch.optim.Optimizer:
+    if (own := optimizer_class(sft)) is not None:
+        kind, options = own
+        return kind(parameters, **options)
     fused = sft.optim == "adamw_torch_fused"
     return torch.optim.AdamW(
         parameters,

@@ -18,7 +18,8 @@ def model(**keys: Any) -> ModelParams:
 @pytest.mark.parametrize(
     ("keys", "mend"),
     [
-        ({"precision": {"compute": "fp16"}}, "compute: bf16"),
+        ({"precision": {"compute": "fp16", "reduce": "bf16"}}, "reduce: fp32"),
+        ({"precision": {"compute": "fp16"}, "master_dtype": "bf16"}, "master_dtype: fp32"),
         ({"precision": {"compute": "fp32", "reduce": "bf16"}}, "reduce: fp32"),
         ({"master_dtype": "bf16"}, "precision.compute: bf16"),
         ({"source": "hub:org/name@main"}, "commit"),

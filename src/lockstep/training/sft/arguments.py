@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from trl import SFTConfig
 
 from lockstep.foundation.errors import UsageError
 from lockstep.params.sft import SftParams
+from lockstep.training.sft.adamw8bit import AdamW8bit
 
 
 def training_arguments(
@@ -36,7 +38,7 @@ def training_arguments(
         adam_beta2=sft.adam_beta2,
         adam_epsilon=sft.adam_epsilon,
         max_grad_norm=sft.max_grad_norm,
-        optim=sft.optim,
+        optim="adamw_torch" if sft.optim == "adamw_8bit" else sft.optim,  # ours, see `optimizer_class`
         activation_checkpointing=sft.activation_checkpointing,
         activation_checkpointing_kwargs={"use_reentrant": False, "preserve_rng_state": True},
         bf16=False,
@@ -54,6 +56,14 @@ def training_arguments(
         dataset_kwargs={"skip_prepare_dataset": True},
         dataloader_num_workers=sft.dataloader_num_workers,
     )
+
+
+def optimizer_class(sft: SftParams) -> tuple[type[torch.optim.Optimizer], dict[str, Any]] | None:
+    """An optimiser that Transformers does not make itself, and its options; None where it does."""
+    if sft.optim != "adamw_8bit":
+        return None
+    betas = (sft.adam_beta1, sft.adam_beta2)
+    return AdamW8bit, {"lr": sft.learning_rate, "betas": betas, "eps": sft.adam_epsilon}
 
 
 def _silence_what_is_meant_to_be() -> None:

@@ -22,10 +22,13 @@ class StepReport:
     step: int
     loss: float
     learning_rate: float
-    grad_norm: float
+    grad_norm: float | None
+    """None where fp16 gradients overflowed and the step was left out."""
     num_tokens: int
     num_supervised_tokens: int
     total_tokens: int
+    loss_scale: float | None = None
+    """Of fp16, after this step."""
 
 
 @dataclass
@@ -58,12 +61,12 @@ class Progress:
         values = {
             "loss": report.loss,
             "learning_rate": report.learning_rate,
-            "grad_norm": report.grad_norm,
             "num_tokens": float(report.total_tokens),
             "tokens_per_s": tokens_per_s,
             "memory/peak_bytes": float(peak_memory_bytes(self.ranks.device)),
         }
-        self.log_metrics(report.step, values if mfu is None else {**values, "mfu": mfu})
+        known = {"grad_norm": report.grad_norm, "loss_scale": report.loss_scale, "mfu": mfu}
+        self.log_metrics(report.step, values | {name: value for name, value in known.items() if value is not None})
         if report.step % self.logging_steps == 0 or report.step == self.max_steps:
             self._say(self._line(report, tokens_per_s, mfu))
 
@@ -98,7 +101,7 @@ class Progress:
             f"step {report.step}/{self.max_steps}",
             f"loss {report.loss:.4f}",
             f"lr {report.learning_rate:.2e}",
-            f"grad {report.grad_norm:.3f}",
+            "overflow, left out" if report.grad_norm is None else f"grad {report.grad_norm:.3f}",
             f"{tokens_per_s:,.0f} tokens/s",
             f"ETA {as_duration(self.step_s * (self.max_steps - report.step))}",
             f"peak {peak_memory_bytes(self.ranks.device) / _GIB:.2f} GiB",

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -15,6 +16,7 @@ from lockstep.foundation.errors import DoNotRetryError, UsageError
 from lockstep.training.common import random_state
 from lockstep.training.common.determinism import derived_seed, seed_global_generators
 from lockstep.training.common.ranks import Ranks
+from lockstep.training.sft.scaling import restore_scaler, scaler_facts
 
 _PREFIX = "model/"
 
@@ -39,6 +41,7 @@ class TrainingState:
     counts: Counts
     global_batch_size: int
     ranks: Ranks
+    scaler: GradScaler | None = None
 
     def save(self, store: CheckpointStore, step: int, metric: float | None) -> None:
         """Saves the state after `step` steps. Collective. Raises as `CheckpointStore.save` does."""
@@ -50,6 +53,7 @@ class TrainingState:
             facts={
                 "optimizer": optimizer.facts(),
                 "scheduler": self.scheduler.state_dict(),
+                "scaler": scaler_facts(self.scaler),
                 "counts": asdict(self.counts),
                 "global_batch_size": self.global_batch_size,
             },
@@ -68,6 +72,7 @@ class TrainingState:
         allocated = optimizer.allocate(found.manifest.holds, facts["optimizer"])
         loaded = store.load(found, {**self._weights(), **allocated})
         self.scheduler.load_state_dict(facts["scheduler"])
+        restore_scaler(self.scaler, facts["scaler"])
         for name, value in facts["counts"].items():
             setattr(self.counts, name, value)
         if loaded.per_rank is not None:

@@ -10,6 +10,7 @@ import torch
 from datasets import Dataset
 from peft import PeftModel
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -24,11 +25,13 @@ from lockstep.training.common.batches import StepSampler
 from lockstep.training.common.determinism import derived_seed, seed_global_generators
 from lockstep.training.common.ranks import Ranks
 from lockstep.training.common.stopping import StopFlag
+from lockstep.training.sft.arguments import optimizer_class
 from lockstep.training.sft.batches import Collate, training_loader
 from lockstep.training.sft.evaluation import HeldOut, evaluate
 from lockstep.training.sft.loss import head_for
 from lockstep.training.sft.progress import Progress, StepReport, summed_over_ranks
 from lockstep.training.sft.resume import Counts, TrainingState
+from lockstep.training.sft.scaling import leave_skipping_to_the_scaler, loss_scaler
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class ResumableSFTTrainer(SFTTrainer):
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
             data_collator=collate,
+            optimizer_cls_and_kwargs=optimizer_class(session.sft),
         )
         _keep_adapters_in_fp32(self.model)
         self.model_accepts_loss_kwargs = True
@@ -93,9 +97,15 @@ class ResumableSFTTrainer(SFTTrainer):
         self._global_batch_size = global_batch_size
         self._collate = collate
         self._head = head_for(self.model, session.ranks.device)
+        self.accelerator.scaler = loss_scaler(session.progress.compute, session.ranks.device)
         self._handled_step = session.start_step
         self._seen = torch.zeros(2, dtype=torch.int64, device=session.ranks.device)
         """This rank's (tokens, supervised tokens) of the current step."""
+
+    @property
+    def scaler(self) -> GradScaler | None:
+        """The loss scaler of fp16."""
+        return self.accelerator.scaler
 
     # What Transformers asks for
 
@@ -126,6 +136,25 @@ class ResumableSFTTrainer(SFTTrainer):
         self._seen += torch.stack([num_tokens, (inputs["labels"][:, 1:] != IGNORED).sum()])
         num_supervised = torch.as_tensor(num_items_in_batch, device=nll.device).clamp(min=1)
         return nll / num_supervised * self.session.ranks.world_size
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        """As Transformers makes it; with fp16 the scaler alone decides whether a step is taken."""
+        optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
+        if self.scaler is not None:
+            leave_skipping_to_the_scaler(optimizer)
+        return optimizer
+
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        """Gradients have their true size before they are clipped."""
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer.optimizer)
+        return super()._clip_grad_norm(model)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """The norm of gradients of true size, also where nothing is clipped."""
+        if grad_norm is None and self.scaler is not None:
+            self.scaler.unscale_(self.optimizer.optimizer)
+        return super()._get_grad_norm(model, grad_norm=grad_norm)
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         """Begins at the step of the checkpoint; nothing is skipped, the sampler starts there."""
@@ -174,7 +203,8 @@ class ResumableSFTTrainer(SFTTrainer):
         tr_loss.zero_()
         self._seen.zero_()
         norm = _as_float(grad_norm)
-        if not (math.isfinite(loss) and math.isfinite(norm)):
+        skipped = bool(self.accelerator.optimizer_step_was_skipped)
+        if not (math.isfinite(loss) and (math.isfinite(norm) or skipped)):
             raise DoNotRetryError(
                 f"Step {step}: loss {loss}, gradient norm {norm}. Training diverged, and would again from the last "
                 "checkpoint. Lower sft.learning_rate, lengthen sft.warmup_steps, or check the data of this step."
@@ -182,7 +212,16 @@ class ResumableSFTTrainer(SFTTrainer):
         self.counts.num_tokens += int(tokens)
         self.counts.num_supervised_tokens += int(supervised)
         self.session.progress.step(
-            StepReport(step, loss, learning_rate or 0.0, norm, int(tokens), int(supervised), self.counts.num_tokens)
+            StepReport(
+                step,
+                loss,
+                learning_rate or 0.0,
+                None if skipped else norm,
+                int(tokens),
+                int(supervised),
+                self.counts.num_tokens,
+                None if self.scaler is None else self.scaler.get_scale(),
+            )
         )
 
     def _evaluation_due(self, step: int) -> bool:
@@ -231,6 +270,7 @@ class ResumableSFTTrainer(SFTTrainer):
             counts=self.counts,
             global_batch_size=self._global_batch_size,
             ranks=self.session.ranks,
+            scaler=self.scaler,
         )
 
 
