@@ -90,7 +90,7 @@ class Bench:
                     1000,
                     params.sft.global_batch_size,
                     FlopsModel.of(model),
-                    "fp32",
+                    params.model.precision.compute,
                     lambda step, values: reported.setdefault(step, {}).update(values),
                 ),
                 sft=params.sft,
@@ -156,6 +156,27 @@ def checkpointing(bench: Bench) -> dict[str, Any]:
         params = bench.experiment(sft={"attention_dropout": 0.1, "activation_checkpointing": on})
         found[name] = bench.attempt(f"checkpointing_{name}", params)[1]
     return found
+
+
+def checkpointing_lora(bench: Bench) -> dict[str, Any]:
+    """The same for adapters on a frozen base."""
+    found = {}
+    for name, on in (("plain", False), ("recomputed", True)):
+        params = bench.experiment(sft={"peft": LORA, "activation_checkpointing": on})
+        found[name] = bench.attempt(f"checkpointing_lora_{name}", params)[1]
+    return found
+
+
+def replicas(bench: Bench) -> dict[str, Any]:
+    """HSDP: every rank holds a replica; with a break, and with accumulation, in fp32 and with bf16 sums."""
+    shape = {"dp_replicate_size": bench.ranks.world_size, "gradient_accumulation_steps": 2, "eval_steps": 2}
+    _, reference = bench.attempt("replicas_none", bench.experiment(sft={**shape, "dp_replicate_size": 1}))
+    _, whole_run = bench.attempt("replicas", bench.experiment(sft=shape))
+    bench.attempt("replicas_broken", bench.experiment(sft=shape), until_step=3)
+    _, second = bench.attempt("replicas_broken", bench.experiment(sft=shape), attempt=2)
+    coarse = {"source": "path:here", "precision": {"compute": "bf16", "reduce": "bf16"}}
+    _, mixed = bench.attempt("replicas_mixed", bench.experiment(sft=shape, model=coarse))
+    return {"reference": reference, "whole": whole_run, "second": second, "mixed": mixed}
 
 
 def accumulation(bench: Bench) -> dict[str, Any]:
@@ -304,6 +325,8 @@ CASES = {
         other_seed,
         untied,
         checkpointing,
+        checkpointing_lora,
+        replicas,
         accumulation,
         same_global_batch,
         resumed,

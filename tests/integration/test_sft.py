@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 PROJECT = Path(__file__).resolve().parents[2]
 ON_TWO = (
-    "sharded repeated other_seed untied checkpointing accumulation same_global_batch resumed resumed_when_done "
-    "stopped_in_evaluation lora exported perplexity mixed_precision quantised elastic_first"
+    "sharded repeated other_seed untied checkpointing checkpointing_lora replicas accumulation same_global_batch "
+    "resumed resumed_when_done stopped_in_evaluation lora exported perplexity mixed_precision quantised elastic_first"
 )
 ON_ONE = "resumed same_global_batch perplexity mixed_precision elastic_rest"
 CURVES = ("loss", "grad_norm", "eval_loss")
@@ -110,8 +110,16 @@ def test_training_lowers_the_loss(two: Seen):
 
 
 def test_recomputing_activations_changes_no_bit_with_dropout_on(two: Seen):
-    case = two["checkpointing"][0]
+    case, adapted = two["checkpointing"][0], two["checkpointing_lora"][0]
     assert case["plain"]["sha"] == case["recomputed"]["sha"] != two["sharded"][0]["sha"]
+    assert adapted["plain"]["sha"] == adapted["recomputed"]["sha"]
+
+
+def test_replicas_see_the_losses_of_shards_and_resume_exactly(two: Seen):
+    for case in two["replicas"]:
+        assert distance(case["whole"], case["reference"]) < 1e-5
+        assert case["second"]["sha"] == case["whole"]["sha"]
+        assert 0 < distance(case["mixed"], case["reference"]) < 0.1
 
 
 def test_accumulated_parts_equal_the_whole_batch(two: Seen):
