@@ -58,9 +58,11 @@ def experiment_with(**data: dict[str, Any]) -> Experiment:
     return parse_experiment(raw)
 
 
-def prepare_job(run_dir: Path, experiment: Experiment, folders: dict[str, Path] | None = None) -> Job:
+def prepare_job(
+    run_dir: Path, experiment: Experiment, folders: dict[str, Path] | None = None, model: Path | None = None
+) -> Job:
     """A job of `prepare` on the tiny recipe's files, or on `folders` for some sections; makes its tokenizer folder."""
-    model = run_dir.parent / "tokenizer"
+    model = model or run_dir.parent / "tokenizer"
     tiny_tokenizer().save_pretrained(model)
     inputs = {name: PROJECT / getattr(experiment.data, name).path for name in SECTIONS} | (folders or {})
     inputs["model"] = model

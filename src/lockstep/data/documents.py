@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import unicodedata
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 _HASH_BYTES = 16
@@ -29,7 +29,7 @@ class Document:
 
     def as_line(self) -> str:
         """The document as one JSON line."""
-        return json.dumps(asdict(self), ensure_ascii=False) + "\n"
+        return json.dumps(vars(self), ensure_ascii=False) + "\n"
 
     @classmethod
     def from_line(cls, line: str) -> Document:

@@ -17,7 +17,7 @@ from lockstep.data.documents import Document, fraction
 from lockstep.data.tally import Tally
 from lockstep.params.data import SectionParams, SourceParams
 
-_BUCKET_BYTES = 8 << 20
+_BUCKET_BYTES = 4 << 20
 _MAX_BUCKETS = 256
 
 
@@ -25,7 +25,7 @@ class HashBuckets:
     """Documents on disk, read back in the order of their content hash (equal ones in the order they came in)."""
 
     def __init__(self, folder: Path, expected_bytes: int) -> None:
-        """Makes `folder` and chooses the number of buckets so that one holds about 8 MiB, 256 buckets at most."""
+        """Makes `folder` and chooses the number of buckets so that one holds about 4 MiB, 256 buckets at most."""
         folder.mkdir(parents=True)
         self._num = max(1, min(_MAX_BUCKETS, expected_bytes // _BUCKET_BYTES))
         self._paths = [folder / f"bucket-{number:03d}.jsonl" for number in range(self._num)]
