@@ -257,7 +257,8 @@ def test_memory_is_accounted_per_role_and_phase() -> None:
     policy = sum(p.numel() * 4 for p in engine.backbone.parameters_of(Role.POLICY).values())
     assert table["adapter/policy"] == table["adapter/value"] == policy
     assert table["gradients"] == 2 * policy + table["value_head"]
-    assert table["optimizer"] >= 2 * table["gradients"]
+    states = [state[key] for state in engine.optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+    assert table["optimizer"] == sum(moment.nbytes for moment in states)
     everything = sum(p.numel() * p.element_size() for p in engine.backbone.model.parameters())
     assert table["backbone"] >= everything - 2 * policy
     assert set(engine.memory.peaks) == {"rollout", "scoring", "update"}

@@ -98,7 +98,7 @@ class PpoEngine:
 
     def memory_table(self) -> dict[str, int]:
         """Bytes by name: what stays (per role), and what comes and goes (per phase), by counting and arithmetic."""
-        stays = bytes_per_role(self.backbone, self.value_head, self.optimizer)
+        stays = bytes_per_role(self.backbone, self.value_head, self.params)
         return stays | bytes_per_phase(self.backbone, self.params)
 
     def _roll_out(self, poll: Callable[[], None]) -> Completions:

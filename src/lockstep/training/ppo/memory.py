@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,19 +15,18 @@ from lockstep.training.ppo.heads import ScalarHead
 from lockstep.training.ppo.roles import Backbone, Role
 
 
-def bytes_per_role(backbone: Backbone, value_head: ScalarHead, optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """Bytes that stay in memory: the backbone once, each role's adapter, the head, gradients, optimiser state."""
+def bytes_per_role(backbone: Backbone, value_head: ScalarHead, params: PpoParams) -> dict[str, int]:
+    """Bytes that stay in memory: the backbone once, each role's adapter, the head, gradients, Adam's two moments."""
     adapters = {role: _bytes(backbone.parameters_of(role).values()) for role in Role if backbone.has(role)}
     own = {id(parameter) for role in adapters for parameter in backbone.parameters_of(role).values()}
     base = [p for p in (*backbone.model.parameters(), *backbone.model.buffers()) if id(p) not in own]
-    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    states = [value for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
+    trained = sum(adapters[role] for role in backbone.trainable) + _bytes(value_head.parameters())
     return {
         "backbone": _bytes(base) + _quantisation_bytes(backbone.model),
         **{f"adapter/{role}": size for role, size in adapters.items()},
         "value_head": _bytes(value_head.parameters()),
-        "gradients": _bytes(trained),
-        "optimizer": _bytes(states),
+        "gradients": trained,
+        "optimizer": trained // 2 if "8bit" in params.optim else 2 * trained,
     }
 
 
@@ -95,8 +94,9 @@ class PeakMemory:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
-            # Linux proc(5): 5 resets the peak resident set size of this process.
-            Path("/proc/self/clear_refs").write_text("5")
+            # Linux proc(5): 5 resets the peak resident set size. Where that is forbidden, the peak is since the start.
+            with suppress(OSError):
+                Path("/proc/self/clear_refs").write_text("5")
 
     def _peak(self) -> int:
         if self.device.type == "cuda":

@@ -116,7 +116,14 @@ class Backbone:
             cache=cache,
             use_cache=cache is not None,
         )
-        return outputs.last_hidden_state
+        return outputs.last_hidden_state.to(tokens.device)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """The language-model head on hidden states (…, hidden_size) → (…, vocabulary), where the states are.
+
+        A backbone that is split over devices computes its last layers elsewhere.
+        """
+        return self.output_head(states).to(states.device)
 
     @contextmanager
     def generating(self) -> Iterator[None]:

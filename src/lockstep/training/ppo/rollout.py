@@ -148,7 +148,7 @@ def _generate_batch(
         if finished.all():
             continue
         hidden = backbone.hidden_states(tokens, attention_mask, positions, cache)
-        sampled = draw(backbone.output_head(hidden[:, -1]), noise[:, t], temperature)
+        sampled = draw(backbone.logits(hidden[:, -1]), noise[:, t], temperature)
         new_tokens[:, t] = torch.where(finished, new_tokens[:, t], sampled)
         lengths += ~finished
         # A finished row goes on behind the mask; its later tokens are padding and are never scored.

@@ -67,7 +67,7 @@ def _checkpointed(
 def _score_chunk(
     backbone: Backbone, states: Tensor, targets: Tensor, temperature: float, with_entropy: bool
 ) -> tuple[Tensor, Tensor]:
-    logits = backbone.output_head(states).float() / temperature
+    logits = backbone.logits(states).float() / temperature
     negative_logprobs = F.cross_entropy(logits, targets, reduction="none")
     if not with_entropy:
         return -negative_logprobs, torch.zeros_like(negative_logprobs)
