@@ -24,10 +24,12 @@ from worlds import run_world
 
 pytestmark = pytest.mark.integration
 
-QUANTIZATION: dict[str, Any] = {
-    "fp32": "off",
-    "int8": {"load_in_8bit": True},
-    "nf4": {"load_in_4bit": True},
+KINDS: dict[str, dict[str, Any]] = {
+    "fp32": {"quantization": "off"},
+    "int8": {"quantization": {"load_in_8bit": True}},
+    "nf4": {"quantization": {"load_in_4bit": True}},
+    # Adapters wide enough that bitsandbytes does keep their moments in 8 bits.
+    "8-bit moments": {"optim": "paged_adamw_8bit", "lora": {"r": 64, "lora_alpha": 64}},
 }
 
 
@@ -42,11 +44,11 @@ def result_of(job: Job) -> dict[str, Any]:
     return read_json(job.directory.outputs / "result.json")
 
 
-@pytest.mark.parametrize("kind", list(QUANTIZATION))
+@pytest.mark.parametrize("kind", list(KINDS))
 def test_a_stopped_run_ends_with_the_bits_of_one_that_was_not(project: Path, kind: str) -> None:
     changes: dict[str, Any] = {
         "max_steps": 3,
-        "quantization": QUANTIZATION[kind],
+        **KINDS[kind],
         "scale_rewards": True,
         "kl_target": 0.1,
     }
@@ -167,3 +169,10 @@ def test_the_reward_rises_on_held_out_prompts_with_bounded_kl(seed: int) -> None
         means[role] = sum(HalfTheWords().score(texts)) / len(texts)
     assert means[Role.POLICY] > means[Role.REFERENCE] + 0.03, json.dumps(means)
     assert metrics["objective/kl_per_token"] < 1.5
+
+
+def test_a_backbone_placed_by_device_map_takes_the_same_steps(project: Path) -> None:
+    whole, placed = ppo_job(project, "whole"), ppo_job(project, "placed", ppo={"device_map": "auto"})
+    for job in (whole, placed):
+        ppo.run(job)
+    assert result_of(placed)["weights_sha256"] == result_of(whole)["weights_sha256"]
