@@ -51,6 +51,8 @@ def training_arguments(
         report_to="none",
         disable_tqdm=True,
         ignore_data_skip=True,
+        # Otherwise the whole model's gradients lie unsharded on every rank between micro-batches (257 GiB at 70B).
+        accelerator_config={"gradient_accumulation_kwargs": {"sync_each_batch": True}},
         average_tokens_across_devices=True,
         remove_unused_columns=False,
         dataset_kwargs={"skip_prepare_dataset": True},
