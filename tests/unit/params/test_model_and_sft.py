@@ -42,7 +42,7 @@ def test_impossible_models_are_refused_with_what_to_write(keys: dict[str, Any], 
         ({"warmup_steps": 9, "max_steps": 8}, "exceed"),
         ({"peft": {"target_modules": ["q_proj", "lm_head"]}}, "take it out"),
         ({"peft": {"target_modules": []}}, "all-linear"),
-        ({"optim": "adamw_8bit"}, "adamw_torch_fused"),
+        ({"optim": "adafactor"}, "adamw_torch_fused"),
         ({"learning_rate": "1e-4"}, "valid number"),
     ],
 )
