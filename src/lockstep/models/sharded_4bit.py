@@ -57,6 +57,7 @@ def replace_linear(model: PreTrainedModel, quantization: QuantizationParams, com
     quantizer = AutoHfQuantizer.from_config(bits_and_bytes_config(quantization, compute), pre_quantized=False)
     quantizer.preprocess_model(model=model, device_map={"": "meta"})
     quantizer._process_model_after_weight_loading(model)
+    model.hf_quantizer = quantizer  # whom Trainer asks whether such a model can be trained
 
 
 def shard_4bit(
