@@ -34,8 +34,8 @@ def main(folder: Path) -> None:
     """Too small for the texts that wait to be sorted, then just too small for the token store, then large enough."""
     mount_point, data = folder / "disk", folder / "data"
     mount_point.mkdir()
-    write_jsonl(data / "chats.jsonl", [chat(f"How was film {n}?", f"Film {n} was great.") for n in range(3000)])
-    print(json.dumps([attempt(mount_point, data, size) for size in (200, 1000, 8000)]))
+    write_jsonl(data / "chats.jsonl", [chat(f"How was film {n}?", f"Film {n} was great.") for n in range(800)])
+    print(json.dumps([attempt(mount_point, data, size) for size in (160, 480, 8000)]))
 
 
 if __name__ == "__main__":
