@@ -5,6 +5,7 @@ Prints one JSON object: what stood before, what was said, what stood after.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -18,8 +19,8 @@ from lockstep.checkpoints.catalog import leftovers, list_steps
 from lockstep.checkpoints.store import CheckpointStore
 from lockstep.foundation.errors import LockstepError
 
-SIZE_BYTES = 64 << 20
-STATE_BYTES = 20 << 20
+STATE_BYTES = 128 << 20
+SIZE_BYTES = 3 * STATE_BYTES + (16 << 20)
 
 
 def main(mount_point: Path) -> None:
@@ -47,10 +48,22 @@ def _fill_once_the_save_has_begun(events: FileEvents, mount_point: Path) -> Path
     for path, _ in events.follow(timeout_s=60):
         if path.name.endswith(".tmp"):
             break
-    stat = os.statvfs(mount_point)
     with open(filler, "wb") as file:
-        os.posix_fallocate(file.fileno(), 0, stat.f_bavail * stat.f_frsize - (1 << 16))
+        _fill(file.fileno())
     return filler
+
+
+def _fill(file: int) -> None:
+    """Takes every free page, in ever smaller pieces: the save that is under way takes some of them meanwhile."""
+    piece, size = STATE_BYTES, 0
+    while piece >= os.sysconf("SC_PAGESIZE"):
+        try:
+            os.posix_fallocate(file, size, piece)
+            size += piece
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            piece //= 2
 
 
 def _save(store: CheckpointStore, step: int) -> None:
