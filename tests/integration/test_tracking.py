@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from file_events import FileEvents
 from lockstep.foundation.files import sha256_file, write_json
 from lockstep.params.run import RunParams
 from lockstep.tracking.mlflow_client import connect, tracking_address
@@ -147,11 +148,17 @@ def test_a_run_whose_parent_is_alive_is_left_to_it(runs: Path) -> None:
     assert sync(runs, uri, "lockstep").up_to_date == [f"sft/{root.name}"]
 
 
-def test_four_first_users_of_a_new_database_all_get_through(runs: Path) -> None:
+def test_two_first_users_of_a_new_database_all_get_through_also_after_one_that_was_killed(runs: Path) -> None:
     uri = tracking_address(runs, None)
     code = "import sys; from lockstep.tracking.mlflow_client import connect; connect(sys.argv[1]).search_experiments()"
     command = [sys.executable, "-c", code, uri]
-    users = [subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    with FileEvents(runs.parent) as events:  # its tables half made
+        killed = subprocess.Popen(command, env=ENVIRONMENT)
+        next(path for path, _ in events.follow(120) if path.name == "mlflow.db.new" and path.stat().st_size > 0)
+        killed.kill()
+    killed.wait()
+    assert not (runs.parent / "mlflow.db").exists()
+    users = [subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     outcomes = [(user.communicate()[1], user.returncode) for user in users]
     assert outcomes == [("", 0)] * len(users)
 

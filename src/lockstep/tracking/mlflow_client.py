@@ -9,10 +9,13 @@ import contextlib
 import fcntl
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from lockstep.foundation.files import write_atomic
 
 _SQLITE = "sqlite:///"
 _SETTINGS = {
@@ -43,12 +46,32 @@ def connect(uri: str) -> Any:
 
     A new sqlite database is made under a lock: MLflow's own lock did not keep first users from breaking each other.
     """
+    with database_lock(uri):
+        if is_local(uri):
+            make_database(database_of(uri))
+        return _answering_client(uri)
+
+
+def make_database(database: Path) -> None:
+    """Makes the sqlite database where there is none, under another name first.
+
+    MLflow makes its tables one by one, and a database whose making was cut short can never be opened again.
+    """
+    if database.exists():
+        return
+    unfinished = database.with_name(f"{database.name}.new")
+    unfinished.unlink(missing_ok=True)
+    _answering_client(f"{_SQLITE}{unfinished}")
+    write_atomic(database, unfinished.read_bytes())
+    unfinished.unlink()
+
+
+def _answering_client(uri: str) -> Any:
     quieten()
     from mlflow.tracking import MlflowClient
 
-    with database_lock(uri):
-        client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        client.search_experiments(max_results=1)
+    client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    client.search_experiments(max_results=1)
     return client
 
 
@@ -66,14 +89,27 @@ def is_local(uri: str) -> bool:
     return uri.startswith(_SQLITE)
 
 
+def database_of(uri: str) -> Path:
+    """The file of a sqlite address."""
+    return Path(uri.removeprefix(_SQLITE))
+
+
 @contextlib.contextmanager
 def database_lock(uri: str) -> Iterator[None]:
     """Held while something opens the local database for the first time and may have to make it."""
     if not is_local(uri):
         yield
         return
-    database = Path(uri.removeprefix(_SQLITE))
+    database = database_of(uri)
     database.parent.mkdir(parents=True, exist_ok=True)
     with open(database.with_name(f"{database.name}.lock"), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _database(uri: str) -> Path:
+    return Path(uri.removeprefix(_SQLITE))
+
+
+if __name__ == "__main__":
+    make_database(Path(sys.argv[1]))

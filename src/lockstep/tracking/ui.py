@@ -18,7 +18,15 @@ from urllib.parse import quote
 
 from lockstep.foundation.errors import LockstepError
 from lockstep.params.run import RunParams
-from lockstep.tracking.mlflow_client import artifact_folder, database_lock, is_local, quieten, tracking_address
+from lockstep.tracking import mlflow_client
+from lockstep.tracking.mlflow_client import (
+    artifact_folder,
+    database_lock,
+    database_of,
+    is_local,
+    quieten,
+    tracking_address,
+)
 from lockstep.tracking.provenance import variables, without_credentials
 
 LOG = "server.log"
@@ -101,11 +109,20 @@ def running(runs_root: Path, port: int | None = None, host: str = _HOST) -> Iter
     port = port or free_port(host)
     with contextlib.ExitStack() as at_the_end:
         with database_lock(uri):
+            _make_database_apart(uri)
             process = _start(_command(uri, folder, port, host), folder / LOG)
             server = Server(process, f"http://{host}:{port}", folder / LOG)
             at_the_end.callback(server.stop)
             _wait_for(server)
         yield server
+
+
+def _make_database_apart(uri: str) -> None:
+    """Where there is no database yet, makes it in a process that then gives MLflow's memory back."""
+    if not database_of(uri).exists():
+        subprocess.run(
+            [sys.executable, "-m", mlflow_client.__name__, str(database_of(uri))], env=variables(), check=True
+        )
 
 
 def _start(command: list[str], log_file: Path) -> subprocess.Popen[bytes]:
