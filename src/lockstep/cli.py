@@ -103,6 +103,31 @@ def repro() -> None:
 
 
 @app.command()
+def sweep(
+    choices: Annotated[list[str], typer.Option("-S", "--set", help="as in -S sft.learning_rate=1e-5,2e-5; repeatable")],
+    until: Annotated[str, typer.Option("--to", help="the last stage that each point goes through")] = "evaluate",
+    num_jobs: Annotated[int, typer.Option("--jobs", min=1, help="runs at a time; they share this machine")] = 1,
+    trial: Annotated[int | None, typer.Option(hidden=True)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Every combination of some parameters' values, each a run of its own, and one table of what came out.
+
+    Changes neither params.yaml nor results. A winner becomes the result by writing its values to params.yaml: then
+    `dvc repro` finds its runs complete. `./lockstep submit STAGE --grid` does it as a Slurm job array.
+    """
+    from lockstep.launch.sweep import Sweep
+    from lockstep.params.grid import Grid
+    from lockstep.records.trials import trial_rows, trial_table
+
+    found = Sweep.of(_project(), Grid.parse(choices), until)
+    if trial is not None:
+        sys.exit(found.run_trial(trial))
+    code = found.run(num_jobs)
+    _print(trial_rows(found), as_json, trial_table(found))
+    sys.exit(code)
+
+
+@app.command()
 def status(as_json: AsJson = False) -> None:
     """The runs on this machine, and the jobs that were submitted: state, steps, what ended the last attempt."""
     from lockstep.cluster.status import describe_jobs, jobs_table

@@ -34,6 +34,7 @@ def submit(
     from lockstep.cluster import submit as submission
     from lockstep.launch.places import project_root
     from lockstep.launch.prepare import RunOptions
+    from lockstep.params.grid import Grid
 
     project = project_root()
     options = RunOptions(elastic=elastic, continue_from=continue_from, until_step=until_step)
@@ -43,7 +44,7 @@ def submit(
     if everything or stage is None:
         answers = submission.submit_all(project, request)
     elif grid:
-        answers = submission.submit_sweep(project, stage, request, grid)
+        answers = submission.submit_sweep(project, stage, request, Grid.read(grid))
     else:
         upstream = submission.find_upstream(project, after) if after else None
         answers = submission.submit_stage(project, stage, request, upstream)

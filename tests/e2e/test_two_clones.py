@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e.clones import STAGES, Clone
+from lockstep.tracking.mlflow_client import connect, tracking_address
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -59,6 +60,22 @@ def test_operational_parameters_re_run_nothing(clones: list[Clone]) -> None:
     params.write_text(before.replace("save_steps: 3", "save_steps: 4"))
     assert "Nothing to do" in first.run("./lockstep", "repro").stdout
     params.write_text(before)
+
+
+def test_a_sweep_runs_only_what_is_new_and_hangs_its_trials_below_one_parent(clones: list[Clone]) -> None:
+    first = clones[0]
+    before = {name: (first.path / name).read_bytes() for name in ("params.yaml", "dvc.lock")}
+    swept = first.run("./lockstep", "sweep", "-S", "sft.learning_rate=3.0e-3,1.0e-3", "--to", "sft", "--json")
+    old, new = json.loads(swept.stdout[swept.stdout.index("\n[") :])
+    assert old["run_id"] == first.result("sft")["run_id"]
+    assert swept.stdout.count("complete.") == 1
+    assert new["metrics"]["train_loss"] != old["metrics"]["train_loss"]
+    assert {name: (first.path / name).read_bytes() for name in before} == before
+    client = connect(tracking_address(first.path / "runs", None))
+    home = client.get_experiment_by_name("lockstep/sft").experiment_id
+    (parent,) = client.search_runs([home], "attributes.run_name = 'sweep of sft.learning_rate'")
+    children = client.search_runs([home], f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
+    assert {run.data.tags["lockstep.run_id"] for run in children} == {old["run_id"], new["run_id"]}
 
 
 def test_another_seed_gives_other_weights_and_dvc_shows_the_difference(clones: list[Clone]) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lockstep.cluster.grid import experiments
 from lockstep.cluster.intent import FOLDER, Intent
 from lockstep.cluster.source import keep_source
 from lockstep.foundation.errors import UsageError
 from lockstep.params.experiment import Experiment, load_experiment
+from lockstep.params.grid import Grid
 from lockstep.params.stages import stage_spec
 from lockstep.tracking.provenance import UNKNOWN, gather
 
@@ -41,7 +41,7 @@ def _experiment(arguments: argparse.Namespace) -> Experiment:
     params = arguments.checkout / "params.yaml"
     if arguments.grid is None:
         return load_experiment(params)
-    points = experiments(params, arguments.grid)
+    points = Grid.read(arguments.grid).experiments(params)
     if arguments.task is None or not 0 <= arguments.task < len(points):
         raise UsageError(
             f"{arguments.grid} has {len(points)} points; start it with: sbatch --array=0-{len(points) - 1} …"

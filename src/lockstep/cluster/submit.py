@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.cluster.bad_nodes import bad_nodes
-from lockstep.cluster.grid import Point, experiments, label
 from lockstep.cluster.intent import Intent, all_intents, new_intent_path
 from lockstep.cluster.resources import resource_words, script_words
 from lockstep.cluster.site import site_settings
@@ -22,6 +21,7 @@ from lockstep.launch.places import runs_root
 from lockstep.launch.plan import check_fits
 from lockstep.launch.prepare import RunOptions
 from lockstep.params.experiment import Experiment, load_experiment
+from lockstep.params.grid import Grid, Point, label
 from lockstep.params.stages import STAGES, stage_spec
 from lockstep.records.find import find_run
 from lockstep.tracking.provenance import gather
@@ -113,9 +113,9 @@ class Submitter:
         intent.save()
         return Submitted(stage, "submitted", intent.job_id, intent.path, intent.run)
 
-    def submit_grid(self, stage: str, grid: Path) -> list[Submitted]:
+    def submit_grid(self, stage: str, grid: Grid) -> list[Submitted]:
         """Records a run per point of the grid and submits them as one job array; complete points are left out."""
-        points = experiments(self.project / "params.yaml", grid)
+        points = grid.experiments(self.project / "params.yaml")
         folder = new_intent_path(self.runs).with_suffix("")
         answers: list[Submitted] = []
         intents: list[tuple[Point, Intent]] = []
@@ -203,7 +203,7 @@ def submit_stage(project: Path, stage: str, request: Request, after: Path | None
         return [Submitter.of(project, request).submit(stage, upstream, experiment)]
 
 
-def submit_sweep(project: Path, stage: str, request: Request, grid: Path) -> list[Submitted]:
+def submit_sweep(project: Path, stage: str, request: Request, grid: Grid) -> list[Submitted]:
     """One stage at every point of a grid, as a job array."""
     stage_spec(stage)
     with _one_at_a_time(runs_root(project)):

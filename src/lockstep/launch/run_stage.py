@@ -27,17 +27,27 @@ def run_stage(project: Path, stage: str, options: RunOptions) -> int:
     """Runs one stage to its end, or goes on where an earlier attempt stopped; returns the exit code."""
     run = prepare_run(Sources.of(project), stage, options)
     with exclusive(run.directory):
-        if os.environ.get("LOCKSTEP_FRESH") == "1":
-            _set_aside(run.directory)
-        record = run.directory.read()
-        if record and record["status"] == "complete":
+        code = execute(run)
+        if code == EXIT_OK:
             materialise(project, stage, run.directory, run.spec.outputs)
-            print(f"{stage} {run.identity.run_id}: complete already; results/{stage} holds its outputs.")
-            return EXIT_OK
-        _refuse_while_a_job_has_it(record)
-        if options.plan and record is None:
-            check_fits(project, run.experiment, stage)
-        return _attempt(run, record or new_record(run))
+        return code
+
+
+def execute(run: StageRun) -> int:
+    """Brings a run to its end, or on from where it stopped; returns the exit code. Its outputs stay in its folder.
+
+    To be called under `exclusive(run.directory)`.
+    """
+    if os.environ.get("LOCKSTEP_FRESH") == "1":
+        _set_aside(run.directory)
+    record = run.directory.read()
+    if record and record["status"] == "complete":
+        print(f"{run.spec.name} {run.identity.run_id}: complete already.")
+        return EXIT_OK
+    _refuse_while_a_job_has_it(record)
+    if run.options.plan and record is None:
+        check_fits(run.project, run.experiment, run.spec.name)
+    return _attempt(run, record or new_record(run))
 
 
 def _refuse_while_a_job_has_it(record: dict[str, Any] | None) -> None:
@@ -60,8 +70,6 @@ def _attempt(run: StageRun, record: dict[str, Any]) -> int:
     with Tracker(run.directory.root, run.experiment.run, run.runs):
         code = attempts.end(run.directory, record, _supervise(run, engine, request, number))
     _say_how_it_ended(run, record, code)
-    if code == EXIT_OK:
-        materialise(run.project, run.spec.name, run.directory, run.spec.outputs)
     return code
 
 

@@ -23,9 +23,9 @@ def final_status(record: Mapping[str, Any]) -> str:
     return _STATUS.get(record["status"], "KILLED")
 
 
-def experiment_name(record: Mapping[str, Any], base: str) -> str:
+def experiment_name(stage: str, base: str) -> str:
     """One experiment per stage, so that the runs of one table have the same metrics."""
-    return f"{base}/{record['stage']}"
+    return f"{base}/{stage}"
 
 
 def run_name(record: Mapping[str, Any]) -> str:

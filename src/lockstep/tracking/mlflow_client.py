@@ -18,6 +18,8 @@ from typing import Any
 from lockstep.foundation.files import write_atomic
 
 _SQLITE = "sqlite:///"
+_FOR_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
+"""Opens an experiment with the pages for training; MLflow's other kind shows traces of chats first."""
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
@@ -73,6 +75,23 @@ def _answering_client(uri: str) -> Any:
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     client.search_experiments(max_results=1)
     return client
+
+
+def experiment_id(client: Any, uri: str, name: str, runs_root: Path) -> str:
+    """The id of an experiment, which is made, or brought back from MLflow's bin, if need be."""
+    from mlflow.exceptions import MlflowException
+
+    if (found := client.get_experiment_by_name(name)) is None:
+        folder = artifact_folder(runs_root).as_uri() if is_local(uri) else None
+        try:
+            return str(client.create_experiment(name, artifact_location=folder, tags=_FOR_TRAINING))
+        except MlflowException:
+            # Another run made it a moment ago; if that is not the reason, there is none to be found now.
+            if (found := client.get_experiment_by_name(name)) is None:
+                raise
+    if found.lifecycle_stage == "deleted":
+        client.restore_experiment(found.experiment_id)
+    return str(found.experiment_id)
 
 
 def quieten() -> None:

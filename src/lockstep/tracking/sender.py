@@ -16,15 +16,13 @@ from lockstep.foundation.files import read_json, sha256_file, write_json
 from lockstep.tracking import described
 from lockstep.tracking.checkpoints import Checkpoints
 from lockstep.tracking.cursor import MAX_BATCH, Cursor, Sample, SendState
-from lockstep.tracking.mlflow_client import artifact_folder, is_local
+from lockstep.tracking.mlflow_client import experiment_id
 
 METRICS = "metrics.jsonl"
 SYSTEM = "system.jsonl"
 _SPOOLS = (METRICS, SYSTEM)
-_STATE_FILE = "mlflow.json"
+STATE_FILE = "mlflow.json"
 _EXECUTION_FILE = "execution.json"
-_KIND_TAG = "mlflow.experimentKind"
-"""Opens an experiment with the pages for training; MLflow's other kind shows traces of chats first."""
 _MAX_PARAMS = 100
 _MAX_ARTIFACT_BYTES = 32 * 2**20
 _ARTIFACTS = {
@@ -53,7 +51,7 @@ class RunSender:
     def __init__(self, root: Path, client: Any, uri: str, experiment: str) -> None:
         """`root` is the run directory; `experiment` the base name, to which the stage is appended."""
         self._root, self._client, self._uri, self._experiment = root, client, uri, experiment
-        self._state = SendState.load(root / _STATE_FILE, uri)
+        self._state = SendState.load(root / STATE_FILE, uri)
         self._checkpoints: Checkpoints | None = None
 
     @property
@@ -72,13 +70,14 @@ class RunSender:
     def open(self) -> None:
         """Finds the execution's run in MLflow or makes it, and tells MLflow what it is."""
         record, execution = self._record(), execution_id(self._root)
-        experiment_id = self._experiment_id(described.experiment_name(record, self._experiment))
+        name = described.experiment_name(record["stage"], self._experiment)
+        experiment = experiment_id(self._client, self._uri, name, self._root.parent.parent)
         query = f"tags.`{described.EXECUTION_TAG}` = '{execution}'"
-        found = self._client.search_runs([experiment_id], query, max_results=1)
-        run = found[0] if found else self._create(experiment_id, record, execution)
+        found = self._client.search_runs([experiment], query, max_results=1)
+        run = found[0] if found else self._create(experiment, record, execution)
         if run.info.run_id != self._state.run_id or not self._holds_what_was_sent(run):
             self._state = SendState(self._uri, run.info.run_id)
-        self._checkpoints = Checkpoints(self._root, self._client, experiment_id, self.run_id, execution)
+        self._checkpoints = Checkpoints(self._root, self._client, experiment, self.run_id, execution)
         if not self._state.described:
             self._describe(record)
 
@@ -114,27 +113,11 @@ class RunSender:
         return record
 
     def _save(self) -> None:
-        self._state.save(self._root / _STATE_FILE)
+        self._state.save(self._root / STATE_FILE)
 
-    def _experiment_id(self, name: str) -> str:
-        from mlflow.exceptions import MlflowException
-
-        if (found := self._client.get_experiment_by_name(name)) is None:
-            folder = artifact_folder(self._root.parent.parent).as_uri() if is_local(self._uri) else None
-            try:
-                kind = {_KIND_TAG: "custom_model_development"}
-                return str(self._client.create_experiment(name, artifact_location=folder, tags=kind))
-            except MlflowException:
-                # Another run made it a moment ago; if that is not the reason, there is none to be found now.
-                if (found := self._client.get_experiment_by_name(name)) is None:
-                    raise
-        if found.lifecycle_stage == "deleted":
-            self._client.restore_experiment(found.experiment_id)
-        return str(found.experiment_id)
-
-    def _create(self, experiment_id: str, record: Mapping[str, Any], execution: str) -> Any:
+    def _create(self, experiment: str, record: Mapping[str, Any], execution: str) -> Any:
         return self._client.create_run(
-            experiment_id,
+            experiment,
             start_time=described.time_ms(record["created"]),
             tags=described.tags(record, execution),
             run_name=described.run_name(record),

@@ -11,6 +11,7 @@ from lockstep.foundation.files import read_json
 from lockstep.tracking.mlflow_client import connect
 from lockstep.tracking.provenance import without_credentials
 from lockstep.tracking.sender import RunSender
+from lockstep.tracking.sweeps import send_sweep, sweep_files
 from lockstep.tracking.tracker import tracking_lock
 
 
@@ -50,6 +51,8 @@ def sync(runs_root: Path, uri: str, experiment: str) -> SyncSummary:
                 f"MLflow at {without_credentials(uri)} failed at run {name} ({type(error).__name__}: {error}).\n"
                 "Nothing is lost: repeat `./lockstep sync` when it answers."
             ) from error
+    for file in sweep_files(runs_root) if client else []:
+        send_sweep(file, client, uri, experiment)
     return summary
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.cluster.grid import experiments, label
 from lockstep.foundation.errors import UsageError
+from lockstep.params.grid import Grid, label
 
 PARAMS = Path(__file__).resolve().parents[3] / "recipes" / "tiny-cpu.yaml"
 
@@ -19,7 +19,9 @@ def _grid(folder: Path, text: str) -> Path:
 
 
 def test_every_combination_in_order(tmp_path: Path) -> None:
-    found = experiments(PARAMS, _grid(tmp_path, "sft.learning_rate: [1.0e-4, 2.0e-4]\nseed: [1, 2, 3]\n"))
+    grid = Grid.read(_grid(tmp_path, "sft.learning_rate: [1.0e-4, 2.0e-4]\nseed: [1, 2, 3]\n"))
+    assert grid.choices == Grid.parse(["sft.learning_rate=1.0e-4,2.0e-4", "seed=1,2,3"]).choices
+    found = grid.experiments(PARAMS)
     assert [(e.sft.learning_rate, e.seed) for _, e in found] == [
         (lr, seed) for lr in (1.0e-4, 2.0e-4) for seed in (1, 2, 3)
     ]
@@ -38,4 +40,10 @@ def test_every_combination_in_order(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        experiments(PARAMS, _grid(tmp_path, text))
+        Grid.read(_grid(tmp_path, text)).experiments(PARAMS)
+
+
+@pytest.mark.parametrize("words", [["seed"], ["seed="], ["seed=1", "seed=2"], ["seed=[1"]])
+def test_a_word_that_is_no_choice_is_named(words: list[str]) -> None:
+    with pytest.raises(UsageError, match=f"-S {words[-1]}".replace("[", r"\[")):
+        Grid.parse(words)
