@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
@@ -18,9 +19,12 @@ _HEADLINES = {
         "ppo.judge_gain",
         "ppo.kl_per_token",
         "ppo.distinct2_ratio",
-    )
+    ),
+    "ppo": ("objective/score", "objective/kl_per_token", "policy/entropy"),
+    "sft": ("train_loss", "eval_loss", "eval_perplexity"),
 }
 """Per stage, the metrics that fit on a screen; of the other stages all numbers are shown."""
+_WIDE = 1000
 
 
 def trial_rows(sweep: Sweep) -> list[dict[str, Any]]:
@@ -32,14 +36,14 @@ def trial_table(sweep: Sweep) -> str:
     """The rows as text for a terminal."""
     rows = trial_rows(sweep)
     names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    view = Table(*sweep.grid.choices, f"{sweep.until} run", *names)
+    view = Table(*sweep.grid.choices, f"{sweep.until} run", *(name.rpartition(".")[2] for name in names), box=SIMPLE)
     for row in rows:
         values = [_text(row["metrics"].get(name)) for name in names]
         view.add_row(*map(str, row["point"].values()), row["run_id"] or row["status"], *values)
-    console = Console()
+    console = Console(width=_WIDE)
     with console.capture() as capture:
         console.print(view)
-    return capture.get().rstrip()
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()).rstrip()
 
 
 def _row(sweep: Sweep, trial: Trial) -> dict[str, Any]:
