@@ -26,7 +26,10 @@ from tiny_clone import prepared_clone, set_parameters
 
 SAVE_STEPS = 3
 STEPS_PER_KILL = 8
-VICTIMS = ("one rank", "all ranks", "torchrun", "lockstep run")
+VICTIMS = {"sft": ("one rank", "all ranks", "torchrun", "lockstep run"), "ppo": ("one rank", "lockstep run")}
+"""Who is killed; one process alone has no torchrun."""
+EVERY_STEP = {"sft": "loss", "ppo": "policy/loss"}
+"""A metric that each training step writes."""
 SILENCE_S = 600
 """Longer than two ranks need to begin on a machine that others use, too; only a hang lasts longer."""
 
@@ -95,7 +98,7 @@ class Series:
 
     def kill_once(self) -> None:
         """One attempt that is killed."""
-        self.attempt(self.harness.draw.choice(VICTIMS))
+        self.attempt(self.harness.draw.choice(VICTIMS[self.harness.stage]))
         print(f"kill {len(self.attempts)}: {self.attempts[-1]}", flush=True)
 
     def copy(self, name: str) -> Series:
@@ -188,9 +191,7 @@ class Series:
     def _kill(self, process: subprocess.Popen[bytes], victim: str) -> None:
         """SIGKILL; then no process of the attempt may be left."""
         family = psutil.Process(process.pid).children(recursive=True)
-        ranks = [
-            member for member in family if "lockstep.stages." in " ".join(_words(member)) and not _is_torchrun(member)
-        ]
+        ranks = [member for member in family if _is_rank(member)]
         victims = {
             "one rank": [self.harness.draw.choice(ranks)],
             "all ranks": ranks,
@@ -214,7 +215,7 @@ class Series:
 
     def _points(self, number: int) -> list[Any]:
         points = read_points(self.directory / "metrics.jsonl")
-        return [point for point in points if point.attempt == number and "loss" in point.values]
+        return [point for point in points if point.attempt == number and EVERY_STEP[self.harness.stage] in point.values]
 
     def _record(self) -> dict[str, Any]:
         path = self.directory / "run.json"
@@ -227,16 +228,36 @@ class Series:
 
 def sft_harness(folder: Path, num_kills: int, seed: int) -> KillHarness:
     """A harness for sft on two FSDP2 ranks, with everything on that makes a resume hard."""
-    max_steps = SAVE_STEPS + STEPS_PER_KILL * (num_kills + 1)
     sft = {
-        "max_steps": max_steps,
+        "max_steps": _max_steps(num_kills),
         "attention_dropout": 0.1,
         "per_device_train_batch_size": 2,
         "gradient_accumulation_steps": 2,
         "eval_steps": 7,
     }
     clone = prepared_clone(folder, sft=sft, run={"save_steps": SAVE_STEPS})
-    return KillHarness(clone, "sft", max_steps, seed)
+    return KillHarness(clone, "sft", _max_steps(num_kills), seed)
+
+
+def ppo_harness(folder: Path, num_kills: int, seed: int) -> KillHarness:
+    """A harness for ppo on an int8 backbone, with a critic, a KL controller and reward scales to be resumed."""
+    ppo = {
+        "max_steps": _max_steps(num_kills),
+        "quantization": {"load_in_8bit": True},
+        "value": {"adapter": True},
+        "scale_rewards": True,
+        "kl_target": 0.1,
+        "max_new_tokens": 8,
+    }
+    off = {"enabled": False}
+    clone = prepared_clone(folder, sft=off, reward=off, ppo=ppo, run={"save_steps": SAVE_STEPS})
+    for stage in ("sft", "reward"):
+        clone.run("./lockstep", "run", stage)
+    return KillHarness(clone, "ppo", _max_steps(num_kills), seed)
+
+
+def _max_steps(num_kills: int) -> int:
+    return SAVE_STEPS + STEPS_PER_KILL * (num_kills + 1)
 
 
 def _words(process: psutil.Process) -> list[str]:

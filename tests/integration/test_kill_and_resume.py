@@ -1,6 +1,7 @@
 """A run that is killed, anywhere, ends with the same bits as one that is not: real processes, SIGKILL, random moments.
 
-LOCKSTEP_KILLS sets how many (2; CI has 12); LOCKSTEP_KILL_SEED repeats a printed seed. `make soak` has 60.
+LOCKSTEP_KILLS sets how many, half of them sft and half ppo (2; CI has 12); LOCKSTEP_KILL_SEED repeats a printed seed.
+`make soak` has 60.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from kill_harness import Series, sft_harness
+from kill_harness import Series, ppo_harness, sft_harness
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(3600)]
-NUM_KILLS = int(os.environ.get("LOCKSTEP_KILLS", "2"))
+NUM_KILLS = int(os.environ.get("LOCKSTEP_KILLS", "2")) // 2
 SEED = int(os.environ.get("LOCKSTEP_KILL_SEED", random.SystemRandom().randrange(1 << 32)))
 
 
@@ -49,3 +51,11 @@ def test_the_harness_notices_a_run_that_begins_again(story: Story) -> None:
     story.forgetful.forget()
     with pytest.raises(AssertionError, match="began again at step 0"):
         story.forgetful.kill_once()
+
+
+def test_killed_ppo_ends_with_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
+    harness = ppo_harness(tmp_path, NUM_KILLS, SEED)
+    reference = harness.reference()
+    killed = harness.series("killed")
+    killed.kill_and_resume(NUM_KILLS)
+    assert killed.results() == reference
