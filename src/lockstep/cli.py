@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep import cli_cluster, cli_plan
+from lockstep import cli_cluster, cli_export, cli_plan
 from lockstep.cli_image import image
 from lockstep.foundation.errors import LockstepError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 app.add_typer(image, name="image")
 cli_cluster.register(app)
+cli_export.register(app)
 cli_plan.register(app)
 
 Stage = Annotated[str, typer.Argument(help="prepare, sft, reward, ppo, evaluate or report")]
@@ -203,16 +204,25 @@ def compare(
 
 
 @app.command()
-def sync(as_json: AsJson = False) -> None:
+def sync(
+    watch: Annotated[bool, typer.Option("--watch", help="again and again until Ctrl-C, as on a login node")] = False,
+    every: Annotated[float, typer.Option(min=1.0, help="seconds between two times")] = 30.0,
+    as_json: AsJson = False,
+) -> None:
     """Send to MLflow what could not be sent while runs went on."""
     from lockstep.launch.places import runs_root
     from lockstep.params.experiment import load_experiment
     from lockstep.tracking.mlflow_client import tracking_address
     from lockstep.tracking.sync import sync as sync_runs
+    from lockstep.tracking.sync import watch as watch_runs
 
     project = _project()
     runs, parameters = runs_root(project), load_experiment(project / "params.yaml").run
-    summary = sync_runs(runs, tracking_address(runs, parameters.tracking_uri), parameters.experiment_name)
+    uri = tracking_address(runs, parameters.tracking_uri)
+    if watch:
+        watch_runs(runs, uri, parameters.experiment_name, every, say=print)
+        return
+    summary = sync_runs(runs, uri, parameters.experiment_name)
     _print(asdict(summary), as_json, summary.text())
 
 

@@ -24,7 +24,7 @@ from lockstep.params.run import RunParams
 from lockstep.tracking.mlflow_client import connect, tracking_address
 from lockstep.tracking.sender import RunSender
 from lockstep.tracking.spool import Spool, curve
-from lockstep.tracking.sync import sync
+from lockstep.tracking.sync import sync, watch
 from lockstep.tracking.tracker import Tracker
 from tracked_runs import ENVIRONMENT, begin_attempt, end_attempt, new_run, train
 
@@ -135,6 +135,26 @@ def test_a_run_that_did_not_end_well_does_not_look_finished(runs: Path, status: 
     summary = sync(runs, uri, "lockstep")
     assert list(summary.sent.values()) == [6]
     assert the_run(client).info.status == word
+
+
+def test_watching_sends_what_is_added_and_ends_with_ctrl_c(runs: Path) -> None:
+    root = new_run(runs)
+    train(root, begin_attempt(root), range(1, 4))
+    end_attempt(root)
+    client, uri = local(runs)
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if len(said) == 2:
+            raise KeyboardInterrupt
+        train(root, begin_attempt(root), range(4, 6))
+        end_attempt(root)
+
+    watch(runs, uri, "lockstep", every_s=0.01, say=say)
+    assert "6 values sent" in said[0]
+    assert "5 values sent" in said[1]
+    assert [step for step, _ in history(client, the_run(client), "loss")] == [1, 2, 3, 4, 5]
 
 
 def test_a_run_whose_parent_is_alive_is_left_to_it(runs: Path) -> None:

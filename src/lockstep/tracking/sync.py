@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,6 +57,19 @@ def sync(runs_root: Path, uri: str, experiment: str) -> SyncSummary:
     for file in sweep_files(runs_root) if client else []:
         send_sweep(file, client, uri, experiment)
     return summary
+
+
+def watch(runs_root: Path, uri: str, experiment: str, every_s: float, say: Callable[[str], None]) -> None:
+    """Repeats `sync` until Ctrl-C, and says what it sent; a server that does not answer is asked again next time."""
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            try:
+                summary = sync(runs_root, uri, experiment)
+                if any(summary.sent.values()):
+                    say(summary.text())
+            except LockstepError as error:
+                say(str(error))
+            time.sleep(every_s)
 
 
 def _sync_run(root: Path, name: str, sender: RunSender, summary: SyncSummary) -> None:
