@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -84,12 +85,16 @@ def make_place(folder: Path) -> Place:
     """Copies the tracked files of this tree, commits them there, and gives all of it to the user."""
     checkout = folder / "checkout"
     checkout.mkdir(parents=True, exist_ok=True)
+    lock = checkout / "image.lock"
+    images = json.loads(lock.read_text())["images"] if lock.exists() else {}
     shutil.rmtree(checkout / "src", ignore_errors=True)
     names = subprocess.run(["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, names.split("\0")):
         if (PROJECT / name).exists():
             (checkout / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(PROJECT / name, checkout / name, follow_symlinks=False)
+    # A kept place knows its image already; committed image.locks name none.
+    lock.write_text(json.dumps({**json.loads(lock.read_text()), "images": images}, indent=2, sort_keys=True) + "\n")
     if (PROJECT / "wheelhouse").is_dir():
         shutil.copytree(PROJECT / "wheelhouse", checkout / "wheelhouse", dirs_exist_ok=True)
     subprocess.run(["chown", "-R", f"{USER}:{USER}", folder], check=True)
@@ -98,5 +103,6 @@ def make_place(folder: Path) -> Place:
     place.run("git", "config", "user.name", "Tester")
     place.run("git", "config", "user.email", "tester@example.org")
     place.run("git", "add", "--all")
-    place.run("git", "commit", "--quiet", "--allow-empty", "--message", "The tree under test")
+    if place.run("git", "diff", "--cached", "--quiet", check=False).returncode != 0:
+        place.run("git", "commit", "--quiet", "--message", "The tree under test")
     return place

@@ -12,7 +12,7 @@ from typing import Any
 from lockstep.engines import builders
 from lockstep.engines.content import content_id, differences
 from lockstep.engines.environment import environment_id
-from lockstep.engines.images import images_path, record_image
+from lockstep.engines.images import images_path, locked_image, record_image
 from lockstep.engines.lockfile import lock_path
 from lockstep.engines.wheelhouse import fill_wheelhouse
 from lockstep.foundation.errors import LockstepError, UsageError
@@ -21,6 +21,11 @@ from lockstep.foundation.processes import capture, run_shown
 
 DOCKER, BUILDAH, APPTAINER = "docker", "buildah", "apptainer"
 _SHOWN = 5
+_INPUTS = (
+    "Dockerfile", "apptainer.def", "apptainer-base.def", "requirements",
+    "scripts/image.sh", "scripts/install.sh", "scripts/bytecode.py",
+)  # fmt: skip
+"""What an image is made of; a commit that leaves them alone leaves the image the same."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ def build_image(project: Path, flavour: str, options: BuildOptions, say: Callabl
     facts: dict[str, Any] = {
         "environment_id": environment_id(project, flavour),
         "lock_sha256": sha256_file(lock_path(project, flavour)),
-        "commit": (capture(["git", "rev-parse", "HEAD"], cwd=project) or "unknown").strip(),
+        "commit": _last_change(project, "%H") or "unknown",
         "base": options.base or pinned_base(project),
     }
     if builder == APPTAINER:
@@ -58,6 +63,11 @@ def build_image(project: Path, flavour: str, options: BuildOptions, say: Callabl
             facts["sif"] = _sif_from_image(project, flavour, options, facts, say)
     record_image(project, flavour, facts)
     return facts
+
+
+def _last_change(project: Path, form: str) -> str:
+    """Of the last commit that changed what an image is made of; empty where there is none."""
+    return (capture(["git", "log", "-1", f"--format={form}", "--", *_INPUTS], cwd=project) or "").strip()
 
 
 def _first_builder() -> str:
@@ -86,8 +96,7 @@ def _image(
     name = image_name(project, flavour)
     arguments = {"FLAVOUR": flavour, "BASE_IMAGE": facts["base"], "COMMIT": facts["commit"]}
     arguments["LOCK_SHA256"] = facts["lock_sha256"]
-    committed = capture(["git", "log", "-1", "--format=%ct"], cwd=project) or "0"
-    request = builders.BuildRequest(project, name, arguments, int(committed))
+    request = builders.BuildRequest(project, name, arguments, int(_last_change(project, "%ct") or 0))
     say(f"building {name} with {builder}")
     if builder == DOCKER:
         image_id = builders.build_with_docker(request)
@@ -121,6 +130,9 @@ def _sif_from_image(
     project: Path, flavour: str, options: BuildOptions, facts: dict[str, Any], say: Callable[[str], None]
 ) -> dict[str, Any]:
     archive, target = archive_path(project, flavour), _sif_file(project, flavour)
+    if (kept := _sif_of(project, flavour, options, facts)) is not None:
+        say(f"{target.name} is that of this very image")
+        return kept
     say(f"building {target.name} from the image")
     builders.save_archive(facts["docker"]["builder"], facts["docker"]["name"], archive)
     labels = {"FLAVOUR": flavour, "DIGEST": facts["docker"]["image_id"]}
@@ -132,7 +144,17 @@ def _sif_from_image(
     if content_id(lines) != facts["content_id"]:
         first = "\n  ".join(differences(read_listing(project, flavour), lines)[:_SHOWN])
         raise LockstepError(f"the SIF does not hold what the image holds:\n  {first}")
-    return _sif_facts(project, target, "image")
+    return _sif_facts(project, target, "image", options)
+
+
+def _sif_of(project: Path, flavour: str, options: BuildOptions, facts: dict[str, Any]) -> dict[str, Any] | None:
+    """What image.lock says of the SIF that was made of this very image by this Apptainer, if it is here unchanged."""
+    image = locked_image(project, flavour)
+    if image is None or image.sif is None or image.docker_id != facts["docker"]["image_id"]:
+        return None
+    path, wanted = _sif_file(project, flavour), (options.compress, builders.apptainer_version())
+    same = (image.sif["compressed"], image.sif["apptainer"]) == wanted and path.exists()
+    return image.sif if same and sha256_file(path) == image.sif["sha256"] else None
 
 
 def _sif_from_base(
@@ -147,16 +169,17 @@ def _sif_from_base(
     builders.build_sif(definition, target, arguments, fakeroot=True, compress=options.compress)
     lines = builders.sif_content(project, target)
     keep_listing(project, flavour, lines)
-    return {"content_id": content_id(lines), "sif": _sif_facts(project, target, "base")}
+    return {"content_id": content_id(lines), "sif": _sif_facts(project, target, "base", options)}
 
 
-def _sif_facts(project: Path, sif: Path, made_from: str) -> dict[str, Any]:
+def _sif_facts(project: Path, sif: Path, made_from: str, options: BuildOptions) -> dict[str, Any]:
     return {
         "file": sif.relative_to(project).as_posix(),
         "sha256": sha256_file(sif),
         "bytes": sif.stat().st_size,
         "apptainer": builders.apptainer_version(),
         "made_from": made_from,
+        "compressed": options.compress,
     }
 
 

@@ -89,10 +89,10 @@ def build_sif(
     options = [word for key, value in arguments.items() for word in ("--build-arg", f"{key}={value}")]
     rights = ["--fakeroot"] if fakeroot else []
     packing = [] if compress else ["--mksquashfs-args", _UNCOMPRESSED]
+    # Its cache would keep a copy of the whole archive in the user's home.
+    command = ["apptainer", "build", "--disable-cache", *rights, *packing, *options, str(part), str(definition)]
     try:
-        run_shown(
-            ["apptainer", "build", *rights, *packing, *options, str(part), str(definition)], cwd=definition.parent
-        )
+        run_shown(command, cwd=definition.parent)
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
@@ -107,8 +107,10 @@ def docker_content(project: Path, image: str) -> list[str]:
 
 def sif_content(project: Path, sif: Path) -> list[str]:
     """The content listing of a SIF."""
-    options = ["--cleanenv", "--containall", "--bind", f"{project / 'src'}:{_CODE}:ro", "--env", f"PYTHONPATH={_CODE}"]
-    return _listing(["apptainer", "exec", *options, str(sif), *CONTENT_COMMAND])
+    # Without --no-home Apptainer makes the folders above the user's home, which the image does not have.
+    apart = ["--cleanenv", "--containall", "--no-home", "--pwd=/"]
+    code = ["--bind", f"{project / 'src'}:{_CODE}:ro", "--env", f"PYTHONPATH={_CODE}"]
+    return _listing(["apptainer", "exec", *apart, *code, str(sif), *CONTENT_COMMAND])
 
 
 def _listing(command: list[str]) -> list[str]:
