@@ -32,7 +32,7 @@ class LiveTensors(TorchDispatchMode):
     def _add(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key = _key(tensor)
-        if key in self._seen:
+        if key in self._seen or tensor.is_meta:  # a meta tensor has a size and no memory
             return
         self._seen.add(key)
         size = storage.nbytes()

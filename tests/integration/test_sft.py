@@ -16,9 +16,13 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tiny_llama
+from exported_runs import order, record_run, write_tokens
 from lockstep.data.store import IGNORED
+from lockstep.exporting.worker import carry_out
+from lockstep.foundation.files import read_json
 from lockstep.models.weights import named_weights, read_manifest, verify_manifest, weights_sha256
-from sft_cases import probe_logits
+from lockstep.runs.directory import RunDirectory
+from sft_cases import LORA, probe_logits
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
@@ -200,6 +204,40 @@ def test_an_exported_model_loads_with_transformers_and_gives_the_same_logits(two
     assert len(list(exported.glob("model-*-of-*.safetensors"))) > 1
     assert AutoTokenizer.from_pretrained(exported).chat_template == "{{ 1 }}"
     assert two["exported"][1]["manifest"] is None
+
+
+def export_from_two_ranks(folder: Path, case: str, base: str, **changes: Any) -> Path:
+    """Exports the last checkpoint that two ranks wrote in `case`, here, in one process without a group."""
+    sections = {"sft": {"num_processes": 2, **changes}}
+    run = RunDirectory(folder / "runs" / "sft" / case)
+    run.root.mkdir(parents=True)
+    run.checkpoints.symlink_to(folder / "2-ranks" / case / "checkpoints")
+    record_run(run, tiny_llama.experiment(**sections))
+    inputs = {"model": folder / base, "tokens": write_tokens(folder / "tokens" / case, "{{ 2 }}")}
+    carry_out(order(run, folder / f"from-{case}", inputs, step="last"))
+    return folder / f"from-{case}"
+
+
+@pytest.mark.parametrize(("case", "base"), [("exported", "tied"), ("untied", "untied")])
+def test_shards_of_two_ranks_become_the_model_that_was_trained(two: Seen, folder: Path, case: str, base: str):
+    written = export_from_two_ranks(folder, case, base)
+    assert read_manifest(written)["weights_sha256"] == two[case][0]["sha"]
+    model = AutoModelForCausalLM.from_pretrained(written)
+    assert weights_sha256(named_weights(model)) == two[case][0]["sha"]
+    assert AutoTokenizer.from_pretrained(written).chat_template == "{{ 2 }}"
+    if case == "exported":
+        assert probe_logits(model) == pytest.approx(two[case][0]["logits"], abs=1e-5)
+        same = {"config.json", "generation_config.json", "tokenizer.json"}
+        assert all((written / n).read_bytes() == (folder / "2-ranks" / "export" / n).read_bytes() for n in same)
+
+
+def test_a_lora_checkpoint_of_two_ranks_becomes_the_adapter_that_was_exported(two: Seen, folder: Path):
+    written = export_from_two_ranks(folder, "lora", "tied", peft=LORA)
+    assert read_manifest(written)["weights_sha256"] == two["lora"][0]["local_sha"]
+    config, exported = (read_json(f / "adapter_config.json") for f in (written, folder / "2-ranks" / "lora_export"))
+    assert config == exported | {"base_model_name_or_path": "models/base"}
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder / "tied"), written)
+    assert probe_logits(model) == pytest.approx(two["lora"][0]["logits"], abs=1e-5)
 
 
 def test_held_out_perplexity_depends_on_neither_ranks_nor_batch_size(two: Seen, one: Seen, folder: Path):

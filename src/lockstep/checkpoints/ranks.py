@@ -61,6 +61,10 @@ class Ranks:
         return gathered
 
 
+ALONE = Ranks(None)
+"""One process, whatever torch.distributed has set up."""
+
+
 def describe(error: BaseException) -> str:
     """An error in one line for people."""
     return str(error) if isinstance(error, (LockstepError, OSError)) else f"{type(error).__name__}: {error}"

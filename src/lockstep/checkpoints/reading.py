@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,11 @@ from torch import Tensor
 
 from lockstep.checkpoints.catalog import damages, list_steps, share, step_folder, usable_manifest
 from lockstep.checkpoints.manifest import Manifest, TensorEntry, UnusableError
-from lockstep.checkpoints.pieces import dtype_name
-from lockstep.checkpoints.ranks import Ranks
-from lockstep.checkpoints.shards import read_shards
+from lockstep.checkpoints.pieces import dtype_from_name, dtype_name
+from lockstep.checkpoints.ranks import ALONE, Ranks
+from lockstep.checkpoints.shards import ShardReader, read_shards
 from lockstep.checkpoints.writer import rank_state_name
-from lockstep.foundation.errors import DoNotRetryError, LockstepError, nearest
+from lockstep.foundation.errors import DoNotRetryError, LockstepError, UsageError, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,42 @@ def find_newest(root: Path, run_id: str, ranks: Ranks, verify: Literal["own", "f
     return None
 
 
+def find_step(root: Path, step: int, run_id: str) -> Found:
+    """The checkpoint of `run_id` after exactly `step` steps, every file of it verified, in one process.
+
+    Raises UsageError naming the steps there are, DoNotRetryError where it can't be used.
+    """
+    steps = list_steps(root)
+    if step not in steps:
+        raise UsageError(f"{root} has no checkpoint of step {step}; there are: {', '.join(map(str, steps)) or 'none'}.")
+    found = _try(step_folder(root, step), run_id, ALONE, "full")
+    if isinstance(found, str):
+        raise DoNotRetryError(f"checkpoint {step_folder(root, step)} can't be used: {found}")
+    return found
+
+
+class WholeTensors:
+    """The tensors of a checkpoint one at a time, whole, in one process, whatever number of ranks wrote them."""
+
+    def __init__(self, found: Found) -> None:
+        self.found = found
+        self._reader = ShardReader(found.path)
+
+    def num_bytes(self, prefix: str) -> int:
+        """Bytes of the tensors whose names begin with `prefix`."""
+        held = [entry for name, entry in self.found.manifest.holds.items() if name.startswith(prefix)]
+        return sum(math.prod(entry.shape) * dtype_from_name(entry.dtype).itemsize for entry in held)
+
+    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """One tensor on the CPU, in its saved dtype. Raises LockstepError unless it is there in that shape."""
+        entry = self.found.manifest.holds.get(name)
+        wanted = TensorEntry(entry.dtype if entry else "float32", shape)
+        tensor = torch.empty(shape, dtype=dtype_from_name(wanted.dtype))
+        _check_same(self.found, {name: tensor}, partial=True)
+        read_shards(self._reader, {name: tensor}, ALONE)
+        return tensor
+
+
 def load_checkpoint(found: Found, tensors: Mapping[str, Tensor], ranks: Ranks, *, partial: bool = False) -> Loaded:
     """Fills `tensors` (plain or DTensor, any sharding) in place from `found`. Collective.
 
@@ -86,7 +123,7 @@ def load_checkpoint(found: Found, tensors: Mapping[str, Tensor], ranks: Ranks, *
     """
     ranks.agree("loading the checkpoint", lambda: _check_same(found, tensors, partial))
     with torch.no_grad():
-        read_shards(found.path, dict(tensors), ranks)
+        read_shards(ShardReader(found.path), dict(tensors), ranks)
     per_rank = ranks.agree("loading rank state", lambda: _rank_state(found, ranks))[ranks.rank]
     return Loaded(found.step, per_rank, found.manifest.facts)
 

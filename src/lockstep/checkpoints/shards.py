@@ -62,19 +62,46 @@ def write_shards(folder: Path, pieces: Mapping[str, Piece], ranks: Ranks) -> dic
     return writer.files.written
 
 
-def read_shards(folder: Path, tensors: dict[str, torch.Tensor], ranks: Ranks) -> None:
+def read_shards(reader: ShardReader, tensors: dict[str, torch.Tensor], ranks: Ranks) -> None:
     """Fills `tensors` in place, each rank reading what its parts need. Collective; raises RankError on all ranks."""
     planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     try:
         load(
             tensors,
-            storage_reader=_Reader(folder),
+            storage_reader=reader,
             planner=planner,
             process_group=ranks.group,
             no_dist=ranks.group is None,
         )
     except CheckpointException as error:
         raise failure("reading shards", {r: describe(e) for r, (e, _) in error.failures.items()}) from None
+
+
+class ShardReader(FileSystemReader):
+    """The tensors of one checkpoint folder; its index is read once, however many tensors are."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._index: Metadata | None = None
+
+    def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
+        """The JSON index in the form that torch's planners use."""
+        if self._index is None:
+            self._index = _index_to_metadata(read_json(Path(self.path) / INDEX_NAME)["tensors"])
+            self._index.storage_meta = StorageMeta(load_id=self.load_id)
+        return self._index
+
+
+def _index_to_metadata(tensors: dict[str, Any]) -> Metadata:
+    known: dict[str, Any] = {}
+    places: dict[MetadataIndex, _StorageInfo] = {}
+    for name, entry in tensors.items():
+        properties = TensorProperties(dtype=dtype_from_name(entry["dtype"]))
+        chunks = [ChunkStorageMetadata(torch.Size(c["offset"]), torch.Size(c["shape"])) for c in entry["chunks"]]
+        known[name] = TensorStorageMetadata(properties, torch.Size(entry["shape"]), chunks)
+        for c in entry["chunks"]:
+            places[MetadataIndex(name, c["offset"])] = _StorageInfo(c["file"], c["start"], c["bytes"])
+    return Metadata(known, storage_data=places)
 
 
 class HashingStream(io.BufferedIOBase):
@@ -142,21 +169,6 @@ class _Writer(FileSystemWriter):
             chunks[written.index.fqn].append(_chunk_to_json(written, sizes))
         index = {name: _tensor_to_json(metadata, name, chunks[name]) for name in chunks}
         write_json(Path(self.path) / INDEX_NAME, {"tensors": index})
-
-
-class _Reader(FileSystemReader):
-    def read_metadata(self, *_args: Any, **_kwargs: Any) -> Metadata:
-        """Reads the JSON index into the form that torch's planners use."""
-        tensors: dict[str, Any] = read_json(Path(self.path) / INDEX_NAME)["tensors"]
-        known: dict[str, Any] = {}
-        places: dict[MetadataIndex, _StorageInfo] = {}
-        for name, entry in tensors.items():
-            properties = TensorProperties(dtype=dtype_from_name(entry["dtype"]))
-            chunks = [ChunkStorageMetadata(torch.Size(c["offset"]), torch.Size(c["shape"])) for c in entry["chunks"]]
-            known[name] = TensorStorageMetadata(properties, torch.Size(entry["shape"]), chunks)
-            for c in entry["chunks"]:
-                places[MetadataIndex(name, c["offset"])] = _StorageInfo(c["file"], c["start"], c["bytes"])
-        return Metadata(known, storage_data=places, storage_meta=StorageMeta(load_id=self.load_id))
 
 
 class _PiecePlanner(DefaultSavePlanner):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 from pathlib import Path
 
-from lockstep.engines.base import Bind, LaunchRequest
-from lockstep.engines.select import select_engine
 from lockstep.foundation.errors import UsageError
 from lockstep.foundation.files import read_json
-from lockstep.launch.environment import worker_variables
+from lockstep.launch.in_environment import run_beside
 from lockstep.runs.directory import RunDirectory
 
 
@@ -39,17 +36,12 @@ def ask(project: Path, directory: RunDirectory, question: Question) -> int:
     attempt = record["attempts"][-1]["attempt"]
     inputs = read_json(directory.job_file(attempt))["inputs"].values()
     place = ["--run-dir", str(directory.root), "--attempt", str(attempt)]
-    request = LaunchRequest(
-        argv=("python", "-m", "lockstep.evaluation.try_out", *place, *question.arguments()),
-        project=project,
-        workdir=project,
-        scratch=directory.scratch,
-        attempt_name=f"lockstep-generate-{directory.root.name}",
-        flavour=record["locks"]["environment"]["flavour"],
-        binds=(Bind(directory.root.parent.parent, writable=True), *(Bind(Path(path)) for path in inputs)),
-        environment=worker_variables(1),
+    return run_beside(
+        project,
+        directory,
+        record,
+        ("python", "-m", "lockstep.evaluation.try_out", *place, *question.arguments()),
+        name="generate",
+        reads=[Path(path) for path in inputs],
         interactive=True,
     )
-    engine = select_engine(project, None, request.flavour)
-    engine.prepare(request)
-    return subprocess.run(engine.command(request), env=engine.process_environment(request), check=False).returncode

@@ -14,15 +14,13 @@ from typing import Any
 import bitsandbytes as bnb
 import torch
 from accelerate import init_empty_weights
-from safetensors import safe_open
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.distributed.utils import TransformersDeviceMesh, initialize_distributed_mesh
 from transformers.quantizers.auto import AutoHfQuantizer
 
-from lockstep.foundation.errors import UsageError
-from lockstep.foundation.files import read_json
+from lockstep.models.model_folder import WeightFiles
 from lockstep.models.precision import DTYPES
 from lockstep.models.quantized import bits_and_bytes_config, keep_differentiable
 from lockstep.models.sharding import Layout, build_model, check_plan, mark_as_sharded, units
@@ -46,7 +44,7 @@ def load_sharded_4bit(
         model = build_model(config, compute)
     replace_linear(model, params.quantization, compute)
     mesh = initialize_distributed_mesh(layout.distributed_config(params.precision))[1]
-    filler = _Filler(model, _Files(folder), device, compute)
+    filler = _Filler(model, WeightFiles(folder), device, compute)
     shard_4bit(model, mesh, layout, params, filler.fill)
     keep_differentiable(model)
     return model.eval()
@@ -87,28 +85,10 @@ def _sharded(modules: list[nn.Module], reshard_after_forward: bool, mesh: Any) -
             setattr(layer.weight, name, value)
 
 
-class _Files:
-    """The safetensors files of a model folder, by weight."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        index = folder / "model.safetensors.index.json"
-        self._file_of: dict[str, str] = dict(read_json(index)["weight_map"]) if index.exists() else {}
-
-    def read(self, name: str) -> Tensor:
-        """One whole weight on the CPU, in its on-disk dtype."""
-        path = self._folder / self._file_of.get(name, "model.safetensors")
-        try:
-            with safe_open(path, framework="pt") as file:
-                return file.get_tensor(name)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise UsageError(f"{path} has no readable weight '{name}': {error}") from None
-
-
 class _Filler:
     """Gives modules their weights."""
 
-    def __init__(self, model: PreTrainedModel, files: _Files, device: torch.device, compute: torch.dtype) -> None:
+    def __init__(self, model: PreTrainedModel, files: WeightFiles, device: torch.device, compute: torch.dtype) -> None:
         self._names = {id(module): name for name, module in model.named_modules()}
         self._tied = set(model.all_tied_weights_keys)
         self._model, self._files, self._device, self._compute = model, files, device, compute

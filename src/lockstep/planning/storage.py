@@ -11,7 +11,7 @@ _GPU_PROCESS_BYTES = int(2.5 * _GIB)
 """Resident host memory of a process that has imported the training stack and opened a CUDA context."""
 _CPU_PROCESS_BYTES = int(0.9 * _GIB)
 _EXPORT_FILE_BYTES = 4 * _GIB
-"""Rank 0 fills one file of this size before it writes it (models/export.py)."""
+"""Rank 0 fills one file of this size before it writes it (models/model_folder.py)."""
 _READERS = 4
 """Tensors that Transformers' loader reads at one time."""
 _MANIFESTS_BYTES = 1 << 20

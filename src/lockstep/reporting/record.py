@@ -10,6 +10,8 @@ from lockstep.reporting.html import Html, details, number_cell, section, table, 
 from lockstep.reporting.material import Material, StageFacts, commit_name
 from lockstep.reporting.words import duration, moment, number, seconds_between, short, size
 
+AGAIN_NEEDS = "On Linux with git, make and Python 3.11. Nothing runs that the locks do not name."
+
 
 def locks(material: Material) -> Html:
     """What decided each stage, by hash."""
@@ -33,8 +35,7 @@ def resources(material: Material) -> Html:
     head = ["stage", "time", "", "processes", "peak memory", *(["GPU energy"] if with_energy else [])]
     rows = [_resource_row(stage, longest, with_energy) for stage in stages]
     rows.append([tag("th", "all", scope="row"), number_cell(duration(sum(s.seconds or 0.0 for s in stages)))])
-    hardware = material.newest_record["provenance"]["hardware"]
-    return section("resources", "What it took", table(head, rows, class_="resources"), _hardware(hardware, material))
+    return section("resources", "What it took", table(head, rows, class_="resources"), _hardware(material))
 
 
 def attempts(material: Material) -> Html:
@@ -50,7 +51,9 @@ def parameters(material: Material) -> Html:
     """All parameters, folded by section."""
     scalars = {key: value for key, value in material.params.items() if not isinstance(value, Mapping)}
     groups = {key: value for key, value in material.params.items() if isinstance(value, Mapping)}
-    rows = [[tag("th", key, scope="row"), tag("td", tag("code", _text(value)))] for key, value in scalars.items()]
+    rows = [
+        [tag("th", key, scope="row"), tag("td", tag("code", parameter_text(value)))] for key, value in scalars.items()
+    ]
     folded = [details(name, table(("parameter", "value"), _flat_rows(group))) for name, group in groups.items()]
     lead = ("The section ", tag("code", "run"), " decides nothing: it says how often to save, log and show.")
     return section("parameters", "Parameters", table(("parameter", "value"), rows), folded, lead=lead)
@@ -58,24 +61,31 @@ def parameters(material: Material) -> Html:
 
 def reproduce(material: Material) -> Html:
     """Commands for someone with nothing but this page and the repository."""
+    return section(
+        "reproduce",
+        "Make it again",
+        _commands(whole_again(material)),
+        tag("p", "Or one stage, where its run is recorded, compared with this one at the end:"),
+        _commands(stages_again(material)),
+        lead=AGAIN_NEEDS,
+    )
+
+
+def whole_again(material: Material) -> list[str]:
+    """The commands that run the whole experiment again, from the same commit."""
     git = material.newest_record.get("provenance", {}).get("git", {})
     commit, remote = git.get("commit", "unknown"), git.get("remote") or "<address of the repository>"
     lines = [f"git clone {remote} lockstep && cd lockstep", f"git checkout {commit}"]
     if git.get("dirty") is True:
         last = next(reversed([stage for stage in material.stages.values() if stage.record]))
         lines.append(f"git apply dirty.diff   # kept beside run.json of {last.name} {last.run_id}")
-    lines += ["make setup", "make repro"]
-    again = [
-        f"./lockstep rerun {s.run_id}   # {s.name} alone, with a verdict" for s in material.stages.values() if s.record
-    ]
-    return section(
-        "reproduce",
-        "Make it again",
-        _commands(lines),
-        tag("p", "Or one stage, where its run is recorded, compared with this one at the end:"),
-        _commands(again),
-        lead="On Linux with git, make and Python 3.11. Nothing runs that the locks do not name.",
-    )
+    return [*lines, "make setup", "make repro"]
+
+
+def stages_again(material: Material) -> list[str]:
+    """The commands that run one stage each again."""
+    stages = [stage for stage in material.stages.values() if stage.record]
+    return [f"./lockstep rerun {stage.run_id}   # {stage.name} alone, with a verdict" for stage in stages]
 
 
 def _commands(lines: list[str]) -> Html:
@@ -117,8 +127,15 @@ def _resource_row(stage: StageFacts, longest: float, with_energy: bool) -> list[
     ]
 
 
-def _hardware(hardware: Mapping[str, Any], material: Material) -> Html:
-    cpu, provenance = hardware["cpu"], material.newest_record["provenance"]
+def _hardware(material: Material) -> Html:
+    facts = hardware_facts(material)
+    return tag("dl", [[tag("dt", name), tag("dd", value)] for name, value in facts], class_="hardware")
+
+
+def hardware_facts(material: Material) -> list[tuple[str, str]]:
+    """What the newest run ran on, as (name, value); what is not known is left out."""
+    provenance = material.newest_record["provenance"]
+    hardware, cpu = provenance["hardware"], provenance["hardware"]["cpu"]
     memory = f", {size(cpu['memory_bytes'])} memory" if cpu.get("memory_bytes") else ""
     gpus = "; ".join(f"{gpu['model']}, {size(gpu['memory_bytes'])}, driver {gpu['driver']}" for gpu in hardware["gpus"])
     facts = [
@@ -127,7 +144,7 @@ def _hardware(hardware: Mapping[str, Any], material: Material) -> Html:
         ("system", provenance.get("platform")),
         ("Python", provenance.get("python")),
     ]
-    return tag("dl", [[tag("dt", name), tag("dd", value)] for name, value in facts if value], class_="hardware")
+    return [(name, value) for name, value in facts if value]
 
 
 def _attempt_row(stage: StageFacts, attempt: Mapping[str, Any]) -> list[Any]:
@@ -149,13 +166,16 @@ def _flat_rows(group: Mapping[str, Any], prefix: str = "") -> list[list[Any]]:
         if isinstance(value, Mapping):
             rows += _flat_rows(value, f"{prefix}{key}.")
         else:
-            rows.append([tag("th", f"{prefix}{key}", scope="row"), tag("td", tag("code", _text(value)))])
+            rows.append([tag("th", f"{prefix}{key}", scope="row"), tag("td", tag("code", parameter_text(value)))])
     return rows
 
 
-def _text(value: Any) -> str:
+def parameter_text(value: Any) -> str:
+    """A parameter's value on one line."""
     if isinstance(value, list):
-        return ", ".join(_text(item) for item in value)
+        return ", ".join(parameter_text(item) for item in value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_text(item)}" for key, item in value.items() if item is not None) + "}"
+        return (
+            "{" + ", ".join(f"{key}: {parameter_text(item)}" for key, item in value.items() if item is not None) + "}"
+        )
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from lockstep.data.order import EpochOrder
 from lockstep.foundation.errors import StoppedAfterSave
-from lockstep.models.adapters import adapter_tensors, add_lora
-from lockstep.models.export import export_adapter
+from lockstep.models.adapters import add_lora
 from lockstep.models.loading import load_model, load_tokenizer
-from lockstep.models.weights import read_manifest, weights_sha256, write_manifest
+from lockstep.models.weights import read_manifest
 from lockstep.runs.job import Job
 from lockstep.stages._attempt import checkpoint_to_go_on_from, open_store
 from lockstep.stages._outputs import Outputs
@@ -20,7 +19,7 @@ from lockstep.training.common.ranks import Ranks, joined_ranks
 from lockstep.training.common.stopping import StopFlag
 from lockstep.training.common.throughput import peak_memory_bytes
 from lockstep.training.ppo.build import frozen
-from lockstep.training.ppo.heads import HEAD_FILE
+from lockstep.training.ppo.export import export_reward_model
 from lockstep.training.ppo.pairs import num_ranked_right, tokenised_pairs
 from lockstep.training.ppo.parallel import Replicas
 from lockstep.training.ppo.reward_trainer import PairTrainer, RewardSession, reward_arguments
@@ -117,12 +116,7 @@ def _accuracy(job: Job, trainer: PairTrainer, ranks: Ranks) -> dict[str, float]:
 
 
 def _write_outputs(job: Job, outputs: Outputs, trainer: PairTrainer, metrics: dict[str, float]) -> None:
-    model, head = trainer.model, trainer.head
-    export_adapter(model, outputs.weights, base=job.params.model.path, adapter_name=Role.REWARD)
-    head.save(outputs.weights / HEAD_FILE)
-    trained = dict(adapter_tensors(model, Role.REWARD))
-    trained |= {f"{HEAD_FILE}/{name}": tensor for name, tensor in head.state_dict().items()}
-    manifest = write_manifest(outputs.weights, outputs.weights, "adapter", weights_sha256(trained.items()))
+    manifest = export_reward_model(trainer.model, trainer.head, outputs.weights, base=job.params.model.path)
     outputs.json("metrics.json", {"num_steps": trainer.state.global_step, **metrics})
     outputs.publish({"weights_sha256": manifest["weights_sha256"]})
 

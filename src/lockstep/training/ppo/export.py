@@ -1,14 +1,16 @@
-"""The result of PPO as a folder: the policy as a plain PEFT adapter, the critic beside it."""
+"""The results of PPO and of the reward stage as folders: a plain PEFT adapter, its scalar head beside it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+from peft import PeftModel
+
 from lockstep.models.adapters import adapter_tensors
 from lockstep.models.export import export_adapter
 from lockstep.models.weights import weights_sha256, write_manifest
-from lockstep.training.ppo.heads import ScalarHead
+from lockstep.training.ppo.heads import HEAD_FILE, ScalarHead
 from lockstep.training.ppo.roles import Backbone, Role
 
 VALUE_HEAD_FILE = "value_head.safetensors"
@@ -29,4 +31,13 @@ def export_policy(backbone: Backbone, value_head: ScalarHead, folder: Path, *, b
         export_adapter(backbone.peft_model, folder / VALUE_ADAPTER, base=base, adapter_name=Role.VALUE)
         critic = adapter_tensors(backbone.peft_model, Role.VALUE)
         trained |= {f"{VALUE_ADAPTER}/{name}": tensor for name, tensor in critic.items()}
+    return write_manifest(folder, folder, "adapter", weights_sha256(trained.items()))
+
+
+def export_reward_model(model: PeftModel, head: ScalarHead, folder: Path, *, base: str) -> dict[str, Any]:
+    """Writes `folder`: the reward adapter as a PEFT folder, head.safetensors, manifest.json (its hash covers both)."""
+    export_adapter(model, folder, base=base, adapter_name=Role.REWARD)
+    head.save(folder / HEAD_FILE)
+    trained = dict(adapter_tensors(model, Role.REWARD))
+    trained |= {f"{HEAD_FILE}/{name}": tensor for name, tensor in head.state_dict().items()}
     return write_manifest(folder, folder, "adapter", weights_sha256(trained.items()))

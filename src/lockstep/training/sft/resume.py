@@ -18,7 +18,8 @@ from lockstep.training.common.determinism import derived_seed, seed_global_gener
 from lockstep.training.common.ranks import Ranks
 from lockstep.training.sft.scaling import restore_scaler, scaler_facts
 
-_PREFIX = "model/"
+WEIGHTS_PREFIX = "model/"
+"""Before the name of a trained parameter in a checkpoint."""
 
 
 @dataclass
@@ -103,7 +104,7 @@ class TrainingState:
 
 def weights_to_save(model: nn.Module) -> dict[str, Tensor]:
     """The trained parameters by name, never a frozen base. (torch's state-dict helpers fail on int8 modules.)"""
-    return {f"{_PREFIX}{name}": p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    return {f"{WEIGHTS_PREFIX}{name}": p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 
 def restore_weights(model: nn.Module, store: CheckpointStore, found: Found) -> Counts:

@@ -1,0 +1,1 @@
+"""From a recorded run to a folder that people without Lockstep load with Transformers or PEFT."""
