@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ def results(place: Place, image: dict[str, Any]) -> dict[str, dict[str, Any]]:
     found = {}
     for engine in ENGINES:
         runs = place.checkout.parent / f"runs-{engine}"
+        shutil.rmtree(runs, ignore_errors=True)
         status_before = place.dvc("status", LOCKSTEP_ENGINE=engine, LOCKSTEP_RUNS=str(runs)).stdout
         place.dvc("repro", "--force", LOCKSTEP_ENGINE=engine, LOCKSTEP_RUNS=str(runs))
         found[engine] = {

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,13 +121,14 @@ def test_a_read_only_project_runs(place: Place, engine: str):
 
 
 @pytest.fixture(scope="module")
-def odd_project(place: Place) -> Path:
+def odd_project(place: Place) -> Iterator[Path]:
     """The checkout again under a path with spaces, quotes and letters of other tongues, below /tmp."""
     folder = Path("/tmp") / f"lockstep {os.getpid()}, «ünï» it's"
     shutil.copytree(place.checkout, folder, ignore=shutil.ignore_patterns(".venv", "wheelhouse", "runs", "images"))
     (folder / "images").symlink_to(place.checkout / "images")
     subprocess.run(["chown", "-R", f"{USER}:{USER}", folder], check=True)
-    return folder
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("engine", EVERYWHERE)
@@ -140,6 +142,7 @@ def test_odd_paths_pass(place: Place, odd_project: Path, engine: str):
 @pytest.mark.parametrize("engine", EVERYWHERE)
 def test_a_symlinked_project_folder_works(place: Place, engine: str):
     link = place.checkout.parent / f"link-{engine}"
+    link.unlink(missing_ok=True)
     link.symlink_to(place.checkout)
     code = "import os; print(os.path.exists('params.yaml'), os.getcwd())"
     shown = probe(place, engine, code, project=str(link)).stdout.split()
@@ -155,6 +158,7 @@ def test_data_that_are_links_into_a_dvc_cache_can_be_read(place: Place, engine: 
     data.mkdir(exist_ok=True)
     (cache / "cdef").write_text("content")
     link = data / f"train-{engine}.jsonl"
+    link.unlink(missing_ok=True)
     link.symlink_to(cache / "cdef")
     shown = probe(place, engine, f"print(open({str(link)!r}).read())", binds=[[str(data), False]]).stdout
     assert shown.strip() == "content"
@@ -178,11 +182,12 @@ def test_a_file_changed_inside_the_image_is_named(place: Place, image: dict[str,
     recipe = f"FROM {image['docker']['image_id']}\nUSER root\n{changed}\n"
     command = ["docker", "build", "--quiet", "--tag", name, "-"]
     environment = {**os.environ, "DOCKER_BUILDKIT": "0"}
-    subprocess.run(command, input=recipe, text=True, check=True, capture_output=True, env=environment)
+    built = subprocess.run(command, input=recipe, text=True, check=True, capture_output=True, env=environment).stdout
     try:
         done = place.lockstep("image", "verify", check=False)
     finally:
         subprocess.run(["docker", "tag", image["docker"]["image_id"], name], check=True)
+        subprocess.run(["docker", "image", "rm", built.strip()], check=True, capture_output=True)
     assert done.returncode == 93
     assert "changed  /opt/lockstep/lib/python3.11/site-packages/numpy/version.py" in done.stdout
 

@@ -85,6 +85,7 @@ def test_the_sif_says_where_it_comes_from(place: Place, image: dict[str, Any]):
 @again
 def test_without_docker_a_sif_is_built_from_the_base_with_the_same_environment(place: Place, image: dict[str, Any]):
     clone = Place(place.checkout.parent / "no-docker")
+    shutil.rmtree(clone.checkout, ignore_errors=True)
     shutil.copytree(place.checkout, clone.checkout, ignore=shutil.ignore_patterns(".venv", "runs*", "images", ".dvc"))
     (clone.checkout / ".venv").symlink_to(place.checkout / ".venv")
     subprocess.run(["chown", "-R", f"{USER}:{USER}", clone.checkout], check=True)
@@ -101,9 +102,10 @@ def test_without_docker_a_sif_is_built_from_the_base_with_the_same_environment(p
 
 
 def test_a_bundle_sets_up_and_runs_without_any_network(place: Place, image: dict[str, Any]):
-    target = place.checkout.parent / "bundle"
+    target, site = place.checkout.parent / "bundle", place.checkout.parent / "site"
+    for folder in (target, site):
+        shutil.rmtree(folder, ignore_errors=True)
     place.lockstep("image", "export", str(target))
-    site = place.checkout.parent / "site"
     script = f"""
 set -eu
 cd {target} && sha256sum --check --quiet SHA256SUMS

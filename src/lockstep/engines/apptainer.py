@@ -12,7 +12,7 @@ from typing import Any
 
 from lockstep.engines.base import LaunchRequest
 from lockstep.engines.images import check_sif, locked_image, require_image, sif_path
-from lockstep.engines.inside import Inside, client_environment, image_record, sees_gpu
+from lockstep.engines.inside import Inside, client_environment, csv_row, image_record, sees_gpu
 from lockstep.engines.variables import host_variables
 from lockstep.foundation.errors import LockstepError
 from lockstep.foundation.processes import capture
@@ -55,7 +55,8 @@ class ApptainerEngine:
             f"--home={inside.home}",
             f"--pwd={request.workdir}",
             f"--hostname={node_name()}",
-            f"--env-file={inside.environment_file}",
+            # A list of files, separated by commas; an ordinary path stays as it is.
+            f"--env-file={csv_row(str(inside.environment_file))}",
             *(f"--mount={value}" for value in inside.mounts("ro")),
             *(["--nv"] if sees_gpu(request) else []),
             # Root in a virtual machine may lack a capability that Apptainer asks for; a user namespace needs none.

@@ -127,8 +127,12 @@ def user_name() -> str:
 
 def mount_option(source: Path, target: Path, rights: str) -> str:
     """One `--mount` value as both engines read it: comma-separated with CSV quoting, so that any path passes."""
+    return csv_row("type=bind", f"source={source}", f"destination={target}", *([rights] if rights else []))
+
+
+def csv_row(*fields: str) -> str:
+    """Fields as the engines' options read them: quoted where one holds a comma, a quote or a line break."""
     text = io.StringIO()
-    fields = ["type=bind", f"source={source}", f"destination={target}", *([rights] if rights else [])]
     csv.writer(text, lineterminator="").writerow(fields)
     return text.getvalue()
 
