@@ -60,8 +60,14 @@ class Order:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The parameters that the run was started with."""
-        return parse_experiment(self.record["params"], where=f"{self.run_dir}/run.json")
+        """The parameters that the run was started with. Raises UsageError where this version does not know them."""
+        try:
+            return parse_experiment(self.record["params"], where=f"{self.run_dir}/run.json")
+        except UsageError as error:
+            commit = self.record["provenance"].get("git", {}).get("commit", "unknown")
+            raise UsageError(
+                f"{error}\nAnother version of Lockstep recorded it; export it with that one, in a checkout of {commit}."
+            ) from None
 
     @property
     def trains_adapter(self) -> bool:

@@ -9,14 +9,13 @@ from typing import Any
 
 import torch.distributed as dist
 from peft import PeftModel
-from safetensors.torch import save_file
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from lockstep.foundation.files import read_json, write_json
 from lockstep.models.adapters import WEIGHTS, adapter_config, adapter_tensors
 from lockstep.models.model_folder import MAX_SHARD_BYTES, ModelFolder
-from lockstep.models.weights import named_weights, weights_sha256, write_manifest
+from lockstep.models.weights import named_weights, weights_sha256, write_manifest, write_tensors
 
 
 def export_model(
@@ -51,8 +50,7 @@ def export_adapter(model: PeftModel, folder: Path, *, base: str, adapter_name: s
     `base` is recorded as the base model's name; give one that does not depend on the machine. Rank 0 calls it alone.
     """
     tensors = adapter_tensors(model, adapter_name)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    write_tensors(tensors, folder / WEIGHTS)
     write_json(folder / "adapter_config.json", adapter_config(model, adapter_name, base))
     return write_manifest(folder, folder, "adapter", weights_sha256(tensors.items()))
 

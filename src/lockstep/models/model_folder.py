@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from lockstep.foundation.errors import UsageError
 from lockstep.foundation.files import read_json, write_atomic, write_json
-from lockstep.models.weights import WeightsDigest, write_manifest
+from lockstep.models.weights import WeightsDigest, write_manifest, write_tensors
 
 MAX_SHARD_BYTES = 4 << 30
 _INDEX = "model.safetensors.index.json"
@@ -91,8 +90,7 @@ class ModelFolder:
         write_json(self._staging / _INDEX, index)
 
     def _flush(self) -> None:
-        self._staging.mkdir(parents=True, exist_ok=True)
-        save_file(self._pending, self._part(len(self._files)), metadata={"format": "pt"})
+        write_tensors(self._pending, self._part(len(self._files)))
         self._files.append(sorted(self._pending))
         self._pending, self._pending_bytes = {}, 0
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -58,6 +59,15 @@ def whole(tensor: Tensor) -> Tensor:
     """The full tensor on the CPU; gathers a DTensor (collective)."""
     tensor = tensor.detach()
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu()
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Writes a safetensors file that whoever may read its neighbours may read; `save_file` alone makes it private."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(dict(tensors), path, metadata={"format": "pt"})
+    path.chmod(mode)
 
 
 def write_manifest(folder: Path, target: Path, kind: Literal["adapter", "model"], weights: str) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from ruamel.yaml import YAML
 
 from lockstep.reporting.card_sections import SECTIONS, again
-from lockstep.reporting.family import family
+from lockstep.reporting.family import Family, family
 from lockstep.reporting.material import Material, StageFacts, commit_name
+from lockstep.reporting.record import public_remote
 from lockstep.reporting.words import number, percent
 from lockstep.runs.directory import RunDirectory
 from lockstep.tracking.described import model_name
@@ -53,16 +54,19 @@ def model_card(directory: RunDirectory, exported: Exported) -> str:
 
     Evaluations measured the result of the complete run; a card for an earlier checkpoint leaves them out.
     """
-    material = family(directory, measured=exported.step is None)
-    run = material.stages[directory.root.parent.name]
+    recorded = (directory.read() or {}).get("result", {}).get("weights_sha256")
+    is_result = exported.step is None or exported.weights_sha256 == recorded
+    of = family(directory, measured=is_result)
+    run, material = of.run, of.material
     title = f"{model_name(material.params)}, {_DONE[run.name]}"
-    parts = [_introduction(run, material, exported), _use(run, material, exported)]
-    parts += [made for section in SECTIONS if (made := section(run, material))]
-    parts.append(again(run, material, f"./lockstep export {run.name} FOLDER{exported.flags}", exported.step))
-    return f"{_front_matter(run, material, exported)}\n# {title}\n\n" + "\n\n".join(parts) + "\n"
+    parts = [_introduction(run, material, exported, is_result), _use(run, material, exported)]
+    parts += [made for section in SECTIONS if (made := section(of))]
+    parts.append(again(of, f"./lockstep export {run.name} FOLDER{exported.flags}", exported.step))
+    return f"{_front_matter(of, exported)}\n# {title}\n\n" + "\n\n".join(parts) + "\n"
 
 
-def _front_matter(run: StageFacts, material: Material, exported: Exported) -> str:
+def _front_matter(of: Family, exported: Exported) -> str:
+    run, material = of.run, of.material
     repository = _hub_name(material.params["model"]["source"])
     datasets = _hub_datasets(material)
     facts: dict[str, Any] = {
@@ -73,7 +77,7 @@ def _front_matter(run: StageFacts, material: Material, exported: Exported) -> st
         "pipeline_tag": "text-generation" if run.name != "reward" else "text-classification",
         "tags": ["lockstep", run.name, *(["lora"] if exported.kind != "model" else [])],
         "datasets": datasets or None,
-        "model-index": _model_index(run, material),
+        "model-index": _model_index(of),
     }
     stream = io.StringIO()
     yaml = YAML()
@@ -81,13 +85,19 @@ def _front_matter(run: StageFacts, material: Material, exported: Exported) -> st
     return f"---\n{stream.getvalue()}---\n"
 
 
-def _model_index(run: StageFacts, material: Material) -> list[dict[str, Any]] | None:
+def _model_index(of: Family) -> list[dict[str, Any]] | None:
     """What was measured, as the hub reads it (model-index of huggingface_hub's ModelCardData)."""
-    metrics = material.stages["evaluate"].metrics if "evaluate" in material.stages else {}
+    run, material, metrics = of.run, of.material, of.evaluation.metrics if of.evaluation else {}
     sft, ppo = metrics.get("sft", {}), metrics.get("ppo", {})
     found: list[tuple[str, str, float | None]] = []
     if run.name == "sft":
-        found = [("perplexity", "Perplexity of held-out chats", sft.get("perplexity_tuned"))]
+        found = [
+            (
+                "perplexity",
+                "Perplexity of held-out chats",
+                sft.get("perplexity_tuned", run.metrics.get("eval_perplexity")),
+            )
+        ]
     if run.name == "ppo" and ppo:
         found = [
             ("reward", "Mean reward of held-out prompts", ppo.get("reward_policy")),
@@ -109,9 +119,10 @@ def _prepared(material: Material) -> str:
     return f"prepare {material.stages['prepare'].run_id}" if "prepare" in material.stages else "the prepare stage"
 
 
-def _introduction(run: StageFacts, material: Material, exported: Exported) -> str:
+def _introduction(run: StageFacts, material: Material, exported: Exported, is_result: bool) -> str:
     source = exported.base.get("source") or material.params["model"]["source"]
-    made_by = f"made by the `{run.name}` run `{run.run_id}` of [Lockstep]({_home(material)})"
+    remote = public_remote(material)
+    made_by = f"made by the `{run.name}` run `{run.run_id}` of {f'[Lockstep]({remote})' if remote else 'Lockstep'}"
     lines = [
         f"This is {exported.what}, {made_by}, commit `{commit_name(run.record)}`, from the base model `{source}`.",
         f"sha256 over all its weights: `{exported.weights_sha256}`.",
@@ -119,10 +130,8 @@ def _introduction(run: StageFacts, material: Material, exported: Exported) -> st
     if licence := exported.base.get("licence"):
         lines.append(f"Licence of the base model: {licence}.")
     if exported.step is not None:
-        lines.append(
-            f"It is the checkpoint after step {exported.step}{_of_steps(run)}. What was measured of the run's final "
-            "result does not hold for it and is left out."
-        )
+        other = "" if is_result else " What was measured of the run's result does not hold for it and is left out."
+        lines.append(f"It is the checkpoint after step {exported.step}{_of_steps(run)}.{other}")
     if exported.merge_error is not None:
         lines.append(
             "On a fixed row of tokens its logits are those of base and adapter together, but for "
@@ -134,10 +143,6 @@ def _introduction(run: StageFacts, material: Material, exported: Exported) -> st
 def _of_steps(run: StageFacts) -> str:
     planned = run.record["params"].get(run.name, {}).get("max_steps")
     return f" of {number(planned)}" if planned else ""
-
-
-def _home(material: Material) -> str:
-    return str(material.newest_record.get("provenance", {}).get("git", {}).get("remote") or "#make-it-again")
 
 
 def _use(run: StageFacts, material: Material, exported: Exported) -> str:

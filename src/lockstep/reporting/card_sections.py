@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from lockstep.reporting.material import Material, StageFacts
+from lockstep.reporting.family import Family
+from lockstep.reporting.material import StageFacts
 from lockstep.reporting.record import AGAIN_NEEDS, hardware_facts, parameter_text, stages_again, whole_again
 from lockstep.reporting.words import duration, moment, number, seconds_between, signed, size
 from lockstep.tracking.described import flatten
@@ -16,29 +17,47 @@ _MADE_FROM = "A run is named by what decides it: its parameters, inputs, code an
 _ROLES = ("reference", "policy")
 
 
-def _evaluation(run: StageFacts, material: Material) -> str:
-    if "evaluate" not in material.stages:
-        return ""
-    metrics = material.stages["evaluate"].metrics.get(run.name, {})
-    if run.name == "sft" and "perplexity_tuned" in metrics:
-        rows = [_measured("perplexity of held-out chats", metrics["perplexity_base"], metrics["perplexity_tuned"])]
-        lead = f"On {number(metrics.get('num_eval_tokens'))} held-out tokens; before is the base model."
-    elif run.name == "ppo" and metrics:
-        rows = [
-            _measured(
-                name, metrics.get(f"{key}_reference"), metrics.get(f"{key}_policy"), metrics.get(f"{key}_gain_ci95")
-            )
-            for key, name in (("reward", "reward"), ("judge", "second judge"), ("distinct2", "distinct word pairs"))
-        ]
-        rows.append(_measured("KL to the reference, nats per token", 0.0, metrics.get("kl_per_token")))
-        lead = (
-            f"Means over {number(metrics.get('num_prompts'))} held-out prompts, paired by prompt; before is the "
-            "reference that PPO began from. PPO was trained on the reward and never saw the second judge."
-        )
+def _evaluation(of: Family) -> str:
+    compared = of.evaluation.metrics.get(of.run.name, {}) if of.evaluation else {}
+    if of.run.name == "ppo":
+        lead, rows = _aligned(compared)
+    elif of.run.name == "reward":
+        lead, rows = _ranked(of.run.metrics)
     else:
-        return ""
+        lead, rows = _tuned({**of.run.metrics, **compared})
     head = ("measured", "before", "after", "difference", "95 % interval")
-    return f"## Evaluation\n\n{lead}\n\n{_table(head, rows)}"
+    measured_by = f" (`evaluate` run `{of.evaluation.run_id}`)" if of.evaluation else ""
+    return f"## Evaluation\n\n{lead}{measured_by}\n\n{_table(head, rows)}" if rows else ""
+
+
+def _tuned(metrics: Mapping[str, Any]) -> tuple[str, list[list[str]]]:
+    after = metrics.get("perplexity_tuned", metrics.get("eval_perplexity"))
+    if after is None:
+        return "", []
+    lead = f"On {number(metrics.get('num_eval_tokens'))} held-out tokens; before is the base model."
+    return lead, [_measured("perplexity of held-out chats", metrics.get("perplexity_base"), after)]
+
+
+def _ranked(metrics: Mapping[str, Any]) -> tuple[str, list[list[str]]]:
+    if "eval_accuracy" not in metrics:
+        return "", []
+    lead = f"On {number(metrics.get('num_eval_pairs'))} held-out pairs."
+    return lead, [_measured("pairs ranked right", None, metrics["eval_accuracy"])]
+
+
+def _aligned(metrics: Mapping[str, Any]) -> tuple[str, list[list[str]]]:
+    if not metrics:
+        return "", []
+    rows = [
+        _measured(name, *(metrics.get(f"{key}_{part}") for part in (*_ROLES, "gain_ci95")))
+        for key, name in (("reward", "reward"), ("judge", "second judge"), ("distinct2", "distinct word pairs"))
+    ]
+    rows.append(_measured("KL to the reference, nats per token", 0.0, metrics.get("kl_per_token")))
+    lead = (
+        f"Means over {number(metrics.get('num_prompts'))} held-out prompts, paired by prompt; before is the "
+        "reference that PPO began from. PPO was trained on the reward and never saw the second judge."
+    )
+    return lead, rows
 
 
 def _measured(name: str, before: float | None, after: float | None, interval: Any = None) -> list[str]:
@@ -46,10 +65,10 @@ def _measured(name: str, before: float | None, after: float | None, interval: An
     return [name, number(before), number(after), difference, " to ".join(map(signed, interval)) if interval else "–"]
 
 
-def _samples(run: StageFacts, material: Material) -> str:
-    if run.name != "ppo" or "evaluate" not in material.stages:
+def _samples(of: Family) -> str:
+    if of.run.name != "ppo" or of.evaluation is None:
         return ""
-    shown = list(material.stages["evaluate"].samples)[:_NUM_SAMPLES]
+    shown = list(of.evaluation.samples)[:_NUM_SAMPLES]
     if not shown:
         return ""
     lead = "Held-out prompts in the order in which they were drawn, not picked."
@@ -62,9 +81,9 @@ def _continued(sample: Mapping[str, Any], role: str) -> str:
     return f"{text} (reward {number(sample[f'reward_{role}'], 3)})" if f"reward_{role}" in sample else text
 
 
-def _lineage(_: StageFacts, material: Material) -> str:
+def _lineage(of: Family) -> str:
     lead = f"{_MADE_FROM}same kind of hardware give the same bits."
-    return "\n".join(["## From raw data to weights", "", lead, "", *map(_stage, material.stages.values())])
+    return "\n".join(["## From raw data to weights", "", lead, "", *map(_stage, of.material.stages.values())])
 
 
 def _stage(stage: StageFacts) -> str:
@@ -79,10 +98,10 @@ def _stage(stage: StageFacts) -> str:
     return "\n".join([f"- **{stage.name}** run `{stage.run_id}`", *lines])
 
 
-def _data(_: StageFacts, material: Material) -> str:
-    if "prepare" not in material.stages:
+def _data(of: Family) -> str:
+    if "prepare" not in of.material.stages:
         return ""
-    counts = material.stages["prepare"].metrics.get("counts", {})
+    counts = of.material.stages["prepare"].metrics.get("counts", {})
     rows = [
         [section, source, number(found["read"]), *(number(sum(kind.values())) for kind in _kept_and_dropped(found))]
         for section, sources in counts.items()
@@ -96,19 +115,23 @@ def _kept_and_dropped(found: Mapping[str, Any]) -> tuple[Mapping[str, int], ...]
     return found["kept"]["train"], found["kept"]["eval"], found["dropped"]
 
 
-def _parameters(run: StageFacts, _: Material) -> str:
-    flat = flatten(run.record["locks"]["params"])
-    rows = [[f"`{name}`", f"`{parameter_text(value)}`"] for name, value in flat.items()]
-    lead = "All parameters that decided this run."
-    return f"## Parameters\n\n{lead}\n\n{_table(('parameter', 'value'), rows)}"
+def _parameters(of: Family) -> str:
+    before = [stage for stage in of.material.stages.values() if stage.record and stage is not of.run]
+    folded = [f"<details><summary>Of {stage.name}</summary>\n\n{_locked(stage)}\n\n</details>" for stage in before]
+    return "\n\n".join(["## Parameters", "All that decided this run.", _locked(of.run), *folded])
 
 
-def _resources(_: StageFacts, material: Material) -> str:
-    stages = [stage for stage in material.stages.values() if stage.attempts]
+def _locked(stage: StageFacts) -> str:
+    flat = flatten(stage.record["locks"]["params"])
+    return _table(("parameter", "value"), [[f"`{name}`", f"`{parameter_text(v)}`"] for name, v in flat.items()])
+
+
+def _resources(of: Family) -> str:
+    stages = [stage for stage in of.material.stages.values() if stage.attempts]
     if not stages:
         return ""
     rows = [_took(stage) for stage in stages]
-    facts = [f"- {name}: {value}" for name, value in hardware_facts(material)]
+    facts = [f"- {name}: {value}" for name, value in hardware_facts(of.material)]
     table = _table(("stage", "time", "processes", "peak memory", "GPU energy"), rows)
     return "\n".join(["## Time and hardware", "", table, "", *facts])
 
@@ -124,7 +147,7 @@ def _took(stage: StageFacts) -> list[str]:
     ]
 
 
-def _attempts(_: StageFacts, material: Material) -> str:
+def _attempts(of: Family) -> str:
     rows = [
         [
             stage.name,
@@ -134,21 +157,21 @@ def _attempts(_: StageFacts, material: Material) -> str:
             f"{attempt['start_step']} → {attempt['end_step']}" if attempt.get("end_step") else "–",
             str(attempt["reason"]),
         ]
-        for stage in material.stages.values()
+        for stage in of.material.stages.values()
         for attempt in stage.attempts
     ]
     head = ("stage", "attempt", "started", "time", "steps", "ended with")
     return f"## Attempts\n\n{_table(head, rows)}" if rows else ""
 
 
-def again(run: StageFacts, material: Material, export: str, step: int | None) -> str:
+def again(of: Family, export: str, step: int | None) -> str:
     """The commands that make the weights again, `export` being the last; `step`: of a checkpoint, which gets pruned."""
-    lines = whole_again(material)
+    lines = whole_again(of.material)
     if step is not None:
-        before = [f"./lockstep run {name}" for name in material.stages if name != run.name]
-        up_to = f"./lockstep run {run.name} --until-step {step}   # ends with 85: saved"
+        before = [f"./lockstep run {name}" for name in of.material.stages if name != of.run.name]
+        up_to = f"./lockstep run {of.run.name} --until-step {step}   # ends with 85: saved"
         lines = [*lines[:-1], "./lockstep fetch", *before, up_to]
-    whole, single = "\n".join([*lines, export]), "\n".join(stages_again(material))
+    whole, single = "\n".join([*lines, export]), "\n".join(stages_again(of.material))
     return (
         f"## Make it again\n\n{AGAIN_NEEDS}\nWhere params.yaml of that commit says something else, write the "
         f"parameters above into it.\n\n```sh\n{whole}\n```\n\n"
@@ -156,7 +179,7 @@ def again(run: StageFacts, material: Material, export: str, step: int | None) ->
     )
 
 
-SECTIONS: tuple[Callable[[StageFacts, Material], str], ...] = (
+SECTIONS: tuple[Callable[[Family], str], ...] = (
     _evaluation,
     _samples,
     _data,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from lockstep.params.stages import STAGES
@@ -10,19 +11,37 @@ from lockstep.reporting.material import Material, StageFacts, load_stage
 from lockstep.runs.directory import RunDirectory
 
 
-def family(directory: RunDirectory, *, measured: bool) -> Material:
-    """The run in `directory` and its ancestors, in the order of the stages; `measured` adds its newest evaluation.
+@dataclass(frozen=True)
+class Family:
+    """A run, where it came from, and how good it is."""
 
-    Runs that this machine does not have are left out. The last stage but the evaluation is the run itself.
+    run: StageFacts
+    material: Material
+    """The run and its ancestors; the run is the last stage."""
+    evaluation: StageFacts | None
+    """The newest evaluation of the run's result."""
+
+
+def family(directory: RunDirectory, *, measured: bool) -> Family:
+    """The run in `directory` and its ancestors, in the order of the stages; runs that are not here are left out.
+
+    `measured`: with its result and the newest evaluation of that; else only with what was recorded on the way to it.
     """
     found = {directory.root.parent.name: directory}
     for stage in reversed(STAGES):
         if stage in found:
             found = {**_parents(found[stage]), **found}
-    if measured and (evaluation := _evaluation(directory)):
-        found["evaluate"] = evaluation
-    stages = {name: _facts(found[name]) for name in STAGES if name in found}
-    return Material(_record(directory)["params"], stages, {})
+    stages = {
+        name: _facts(found[name], with_result=measured or found[name] is not directory)
+        for name in STAGES
+        if name in found
+    }
+    evaluation = _evaluation(directory) if measured else None
+    return Family(
+        run=stages[directory.root.parent.name],
+        material=Material(_record(directory)["params"], stages, {}),
+        evaluation=_facts(evaluation, with_result=True) if evaluation else None,
+    )
 
 
 def _record(directory: RunDirectory) -> Mapping[str, Any]:
@@ -48,10 +67,10 @@ def _evaluation(directory: RunDirectory) -> RunDirectory | None:
     return max(mine, key=lambda candidate: str(_record(candidate)["created"]), default=None)
 
 
-def _facts(directory: RunDirectory) -> StageFacts:
+def _facts(directory: RunDirectory, *, with_result: bool) -> StageFacts:
     """As `load_stage`, also for a run that is not complete."""
     stage, runs = directory.root.parent.name, directory.root.parent.parent
-    if (directory.outputs / "result.json").exists():
+    if with_result and (directory.outputs / "result.json").exists():
         return load_stage(stage, directory.outputs, runs)
     record = _record(directory)
     result = {"stage": stage, "run_id": directory.root.name, "inputs": record["locks"]["inputs"]}

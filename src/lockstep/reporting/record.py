@@ -74,12 +74,18 @@ def reproduce(material: Material) -> Html:
 def whole_again(material: Material) -> list[str]:
     """The commands that run the whole experiment again, from the same commit."""
     git = material.newest_record.get("provenance", {}).get("git", {})
-    commit, remote = git.get("commit", "unknown"), git.get("remote") or "<address of the repository>"
+    commit, remote = git.get("commit", "unknown"), public_remote(material) or "<address of the repository>"
     lines = [f"git clone {remote} lockstep && cd lockstep", f"git checkout {commit}"]
     if git.get("dirty") is True:
         last = next(reversed([stage for stage in material.stages.values() if stage.record]))
         lines.append(f"git apply dirty.diff   # kept beside run.json of {last.name} {last.run_id}")
     return [*lines, "make setup", "make repro"]
+
+
+def public_remote(material: Material) -> str | None:
+    """Where the repository can be had from elsewhere; a path of the machine that trained is no such place."""
+    remote = material.newest_record.get("provenance", {}).get("git", {}).get("remote")
+    return remote if remote and ("://" in remote or "@" in remote) and not remote.startswith("file:") else None
 
 
 def stages_again(material: Material) -> list[str]:

@@ -25,7 +25,7 @@ def runs(tmp_path: Path) -> dict[str, RunDirectory]:
     directories = {stage: RunDirectory(root / stage / run_id) for stage, run_id in found.items()}
     for directory in directories.values():
         record = read_json(directory.run_json)
-        known = {name: run_id for name, run_id in made_by.items() if run_id != directory.root.name}
+        known = {name: made_by[name] for name in record["locks"]["inputs"] if name in made_by}
         record |= {"params": experiment.model_dump(), "made_by": known if record["stage"] != "prepare" else {}}
         write_json(directory.run_json, record)
     return directories
@@ -73,6 +73,19 @@ def test_a_person_finds_use_lineage_parameters_attempts_and_commands(runs: dict[
     assert "./lockstep export sft FOLDER\n" in text
 
 
+def test_the_last_checkpoint_is_the_result_where_its_weights_are(runs: dict[str, RunDirectory]) -> None:
+    digest = read_json(runs["sft"].run_json)["result"]["weights_sha256"]
+    assert "## Evaluation" in model_card(runs["sft"], Exported("model", digest, step=20))
+
+
+def test_no_path_of_a_machine_is_told(runs: dict[str, RunDirectory]) -> None:
+    record = read_json(runs["sft"].run_json)
+    for remote, told in (("/home/someone/checkout", False), ("https://git.example.org/lab/kit", True)):
+        record["provenance"]["git"]["remote"] = remote
+        write_json(runs["sft"].run_json, record)
+        assert (remote in model_card(runs["sft"], Exported("model", SHA))) is told
+
+
 def test_samples_of_the_policy_are_shown_beside_the_reference_s(runs: dict[str, RunDirectory]) -> None:
     text = model_card(runs["ppo"], Exported("adapter", SHA))
     assert "| The plot of this film follows | two brothers who never talk. It is slow and (reward −0.21) |" in text
@@ -84,6 +97,7 @@ def test_an_earlier_checkpoint_is_not_credited_with_what_the_result_reached(runs
     text = model_card(runs["sft"], Exported("model", SHA, step=12))
     assert "checkpoint after step 12 of 20" in text
     assert "## Evaluation" not in text
+    assert read_json(runs["sft"].run_json)["result"]["weights_sha256"] not in text
     assert ModelCard(text).data.eval_results is None
     assert "./lockstep run sft --until-step 12" in text
     assert "./lockstep export sft FOLDER --step 12" in text

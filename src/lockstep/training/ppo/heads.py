@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from lockstep.foundation.errors import UsageError
+from lockstep.models.weights import write_tensors
 
 HEAD_FILE = "head.safetensors"
 
@@ -28,8 +29,7 @@ class ScalarHead(nn.Module):
 
     def save(self, path: Path) -> None:
         """Writes weight and bias as safetensors."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({"weight": self.weight.detach().cpu(), "bias": self.bias.detach().cpu().reshape(1)}, path)
+        write_tensors({"weight": self.weight.detach().cpu(), "bias": self.bias.detach().cpu().reshape(1)}, path)
 
     @classmethod
     def load(cls, path: Path, hidden_size: int) -> ScalarHead:
