@@ -39,6 +39,15 @@ def test_the_default_experiment(tmp_path: Path) -> None:
     assert ppo["distinct2_ratio"] >= 0.8
     assert peak < 8 * _GIB
 
+    for words, files in (
+        (("ppo",), "adapter_config.json"),
+        (("ppo", "--merge"), "config.json"),
+        (("sft",), "config.json"),
+    ):
+        dest = tmp_path / "-".join(words)
+        clone.run("./lockstep", "export", *words, str(dest))
+        assert {files, "README.md"} < {path.name for path in dest.iterdir()}
+
     started = time.monotonic()
     assert "Nothing to do" in clone.run("make", "repro").stdout
     print(f"a second make repro: {time.monotonic() - started:.1f} s")

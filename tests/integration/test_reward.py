@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from exported_runs import order, record_run
+from lockstep.exporting.worker import carry_out
 from lockstep.foundation.errors import StoppedAfterSave, UsageError
 from lockstep.foundation.files import read_json
+from lockstep.models.weights import read_manifest
 from lockstep.params.ppo import RewardSourceParams
+from lockstep.runs.directory import RunDirectory
 from lockstep.runs.job import Job
 from lockstep.stages import ppo, reward
 from lockstep.training.ppo.pairs import tokenised_pairs
@@ -118,3 +123,14 @@ def test_a_stage_that_is_turned_off_says_so(project: Path) -> None:
     off = job(project, "off", enabled=False)
     reward.run(off)
     assert read_json(off.directory.outputs / "weights" / "manifest.json")["kind"] == "none"
+
+
+def test_its_last_checkpoint_exports_to_what_the_run_ended_with(trained: Job, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "runs" / "reward" / trained.run_id)
+    shutil.copytree(trained.directory.root, run.root)
+    record_run(run, trained.params)
+    carry_out(order(run, tmp_path / "reward", trained.inputs, step="last"))
+    assert read_manifest(tmp_path / "reward") == read_manifest(trained.directory.outputs / "weights")
+    card = (tmp_path / "reward" / "README.md").read_text()
+    assert "pairs ranked right" in card
+    assert "head.safetensors" in card

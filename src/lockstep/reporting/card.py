@@ -87,32 +87,30 @@ def _front_matter(of: Family, exported: Exported) -> str:
 
 def _model_index(of: Family) -> list[dict[str, Any]] | None:
     """What was measured, as the hub reads it (model-index of huggingface_hub's ModelCardData)."""
-    run, material, metrics = of.run, of.material, of.evaluation.metrics if of.evaluation else {}
-    sft, ppo = metrics.get("sft", {}), metrics.get("ppo", {})
-    found: list[tuple[str, str, float | None]] = []
-    if run.name == "sft":
-        found = [
-            (
-                "perplexity",
-                "Perplexity of held-out chats",
-                sft.get("perplexity_tuned", run.metrics.get("eval_perplexity")),
-            )
-        ]
-    if run.name == "ppo" and ppo:
-        found = [
-            ("reward", "Mean reward of held-out prompts", ppo.get("reward_policy")),
-            ("reward_gain", "Reward gain over the reference", ppo.get("reward_gain")),
-            ("kl", "KL to the reference, nats per token", ppo.get("kl_per_token")),
-        ]
-    if run.name == "reward":
-        found = [("accuracy", "Held-out pairs ranked right", run.metrics.get("eval_accuracy"))]
-    measured = [{"type": kind, "name": name, "value": value} for kind, name, value in found if value is not None]
+    measured = [
+        {"type": kind, "name": name, "value": value} for kind, name, value in _measured(of) if value is not None
+    ]
     if not measured:
         return None
-    task = {"type": "text-generation" if run.name != "reward" else "text-classification"}
-    dataset = {"type": "held-out", "name": f"held out by {_prepared(material)}"}
+    task = {"type": "text-generation" if of.run.name != "reward" else "text-classification"}
+    dataset = {"type": "held-out", "name": f"held out by {_prepared(of.material)}"}
     result = {"task": task, "dataset": dataset, "metrics": measured}
-    return [{"name": f"{model_name(material.params)}-{run.run_id}", "results": [result]}]
+    return [{"name": f"{model_name(of.material.params)}-{of.run.run_id}", "results": [result]}]
+
+
+def _measured(of: Family) -> list[tuple[str, str, float | None]]:
+    """(type, name, value) of what was measured of this run's own result."""
+    compared = of.evaluation.metrics.get(of.run.name, {}) if of.evaluation else {}
+    if of.run.name == "sft":
+        perplexity = compared.get("perplexity_tuned", of.run.metrics.get("eval_perplexity"))
+        return [("perplexity", "Perplexity of held-out chats", perplexity)]
+    if of.run.name == "reward":
+        return [("accuracy", "Held-out pairs ranked right", of.run.metrics.get("eval_accuracy"))]
+    return [
+        ("reward", "Mean reward of held-out prompts", compared.get("reward_policy")),
+        ("reward_gain", "Reward gain over the reference", compared.get("reward_gain")),
+        ("kl", "KL to the reference, nats per token", compared.get("kl_per_token")),
+    ]
 
 
 def _prepared(material: Material) -> str:

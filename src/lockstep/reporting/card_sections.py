@@ -13,7 +13,6 @@ from lockstep.reporting.words import duration, moment, number, seconds_between, 
 from lockstep.tracking.described import flatten
 
 _NUM_SAMPLES = 3
-_MADE_FROM = "A run is named by what decides it: its parameters, inputs, code and environment. The same locks on the "
 _ROLES = ("reference", "policy")
 
 
@@ -82,7 +81,10 @@ def _continued(sample: Mapping[str, Any], role: str) -> str:
 
 
 def _lineage(of: Family) -> str:
-    lead = f"{_MADE_FROM}same kind of hardware give the same bits."
+    lead = (
+        "A run is named by what decides it: its parameters, inputs, code and environment. The same locks on the same "
+        "kind of hardware give the same bits."
+    )
     return "\n".join(["## From raw data to weights", "", lead, "", *map(_stage, of.material.stages.values())])
 
 
