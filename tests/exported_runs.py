@@ -10,7 +10,7 @@ import numpy as np
 from lockstep.data.encode import Sample
 from lockstep.data.writer import TokenStoreWriter
 from lockstep.exporting.order import Order
-from lockstep.foundation.files import write_json
+from lockstep.foundation.files import read_json, write_json
 from lockstep.params.experiment import Experiment
 from lockstep.params.stages import STAGES
 from lockstep.runs.directory import RunDirectory
@@ -27,6 +27,8 @@ def record_run(
     end_attempt(like, status, start_step=0, end_step=6, peak_memory_bytes=2.1e9)
     record = read_record(like)
     record |= {"run_id": directory.root.name, "params": experiment.model_dump(), "made_by": made_by or {}}
+    if (directory.outputs / "result.json").exists():
+        record["result"] = read_json(directory.outputs / "result.json")
     write_json(directory.run_json, record)
     return directory
 

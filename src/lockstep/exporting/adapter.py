@@ -109,7 +109,8 @@ def _named_base(order: Order, folder: Path) -> dict[str, Any]:
 def _public_base(order: Order) -> dict[str, Any]:
     tuned = order.experiment.sft.enabled and order.experiment.sft.peft is None
     if order.stage != "sft" and tuned:
-        return {"base_model_name_or_path": f"lockstep-sft-{order.record['made_by']['sft']}"}
+        maker = order.record.get("made_by", {}).get("sft", "unknown")
+        return {"base_model_name_or_path": f"lockstep-sft-{maker}"}
     kind, _, name = order.experiment.model.source.partition(":")
     repository, _, commit = name.partition("@")
     return {"base_model_name_or_path": repository, "revision": commit} if kind == "hub" else {}
