@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from datasets import Dataset
 
 from lockstep.checkpoints.store import CheckpointStore
+from lockstep.data.order import EpochOrder
 from lockstep.foundation.errors import StoppedAfterSave
+from lockstep.models.adapters import add_lora
 from lockstep.models.weights import weights_sha256
+from lockstep.params.model import LoraParams
+from lockstep.params.reward import RewardParams
 from lockstep.params.run import RunParams
+from lockstep.training.common.batches import BatchShape, StepSampler
 from lockstep.training.common.ranks import Ranks
 from lockstep.training.common.stopping import StopFlag
 from lockstep.training.ppo.engine import PpoEngine
 from lockstep.training.ppo.parallel import Replicas
+from lockstep.training.ppo.reward_trainer import PairTrainer, RewardSession, reward_arguments
 from lockstep.training.ppo.state import trained_parameters
 from lockstep.training.ppo.trainer import PpoTrainer, Session
-from ppo_cases import tiny_engine, tiny_params
+from ppo_cases import tiny_engine, tiny_model, tiny_params, tiny_tokenizer
 
 ONE_UPDATE = {"num_processes": 2, "num_mini_batches": 1, "num_ppo_epochs": 1, "per_device_train_batch_size": 2,
               "per_device_rollout_batch_size": 4, "value": {"adapter": True}}  # fmt: skip
@@ -32,6 +40,7 @@ def all_cases(rank: int, folder: Path) -> dict[str, Any]:
         "gradients_are_summed": gradients_are_summed(rank),
         "resume": resume(rank, folder),
         "stop": stop_in_a_rollout(rank, folder),
+        "reward": reward_model(rank, 2, folder / "reward"),
     }
 
 
@@ -89,6 +98,42 @@ def stop_in_a_rollout(rank: int, folder: Path) -> dict[str, Any]:
     again = trainer(rank, folder / "stopped")
     again.train()
     return {"message": message, "resumed": digest(again.engine)}
+
+
+def reward_model(rank: int, world_size: int, folder: Path) -> dict[str, Any]:
+    """Three steps on four pairs each, shared out over the ranks: DDP for the adapter, our own sum for the head."""
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    if world_size > 1:  # the group is there already; Accelerate looks for it only if these are set
+        unused = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        os.environ.update(unused, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size))
+    params = RewardParams(max_steps=3, per_device_train_batch_size=4 // world_size, learning_rate=1e-2, warmup_steps=0)
+    control = None if world_size == 1 else dist.group.WORLD
+    ranks = Ranks(rank, world_size, rank, torch.device("cpu"), control)  # type: ignore[arg-type]
+    (folder / "control").mkdir(parents=True, exist_ok=True)
+    session = RewardSession(
+        ranks=ranks,
+        store=CheckpointStore(folder / "checkpoints", run_id="r"),
+        stop=StopFlag(folder / "control", 1),
+        run=RunParams(save_steps=10, logging_steps=100),
+        seed=0,
+        log_metrics=lambda step, values: None,
+    )
+    generator = torch.Generator().manual_seed(0)
+    texts = torch.randint(3, 256, (8, 2, 6), generator=generator).tolist()
+    pairs = Dataset.from_dict({"chosen_ids": [t[0] for t in texts], "rejected_ids": [t[1] for t in texts]})
+    made = PairTrainer(
+        add_lora(tiny_model(), LoraParams(r=4, lora_alpha=8), seed=0, adapter_name="reward"),
+        reward_arguments(params, seed=0, max_steps=3, device=ranks.device, folder=folder),
+        tokenizer=tiny_tokenizer(),
+        pairs=pairs,
+        sampler=StepSampler(
+            EpochOrder(8, 0), BatchShape(rank, world_size, 4 // world_size, 1), start_step=0, max_steps=3
+        ),
+        session=session,
+    )
+    made.train()
+    adapter = {name: p.detach().clone() for name, p in made.model.named_parameters() if p.requires_grad}
+    return {"head": made.head.weight.detach().clone(), "adapter": adapter}
 
 
 def trainer(rank: int, folder: Path, *, until_step: int | None = None) -> PpoTrainer:

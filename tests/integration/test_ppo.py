@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lockstep.foundation.errors import StoppedAfterSave, UsageError
 from lockstep.foundation.files import read_json
@@ -19,7 +20,7 @@ from lockstep.training.ppo.rollout import generate
 from lockstep.training.ppo.samples import read_sample_tables
 from lockstep.training.ppo.sampling import Stream, uniforms
 from ppo_cases import EOS, ppo_job, tiny_engine, tiny_params, tiny_prompts, write_inputs
-from ppo_world import ONE_UPDATE, all_cases
+from ppo_world import ONE_UPDATE, all_cases, reward_model
 from worlds import run_world
 
 pytestmark = pytest.mark.integration
@@ -139,6 +140,20 @@ def test_a_stop_in_a_rollout_abandons_it_and_costs_no_bit(ranks: list[dict[str, 
     for rank in ranks:
         assert rank["stop"]["message"] == "saved at step 2; repeat the command to go on"
         assert rank["stop"]["resumed"] == rank["resume"]["whole"]
+
+
+def test_two_ranks_train_the_reward_model_that_one_would(
+    ranks: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    alone = reward_model(0, 1, tmp_path)
+    first, second = (rank["reward"] for rank in ranks)
+    assert torch.equal(first["head"], second["head"])
+    assert first["head"].abs().max() > 0
+    torch.testing.assert_close(first["head"], alone["head"], rtol=1e-3, atol=1e-6)
+    for name, parameter in alone["adapter"].items():
+        assert torch.equal(first["adapter"][name], second["adapter"][name])
+        torch.testing.assert_close(first["adapter"][name], parameter, rtol=1e-2, atol=1e-4)
 
 
 class HalfTheWords:
