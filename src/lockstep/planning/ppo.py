@@ -23,6 +23,7 @@ from lockstep.planning.layers import Sample, mark_layers, sample_all_layers
 from lockstep.planning.live import CUDA_BLOCK_BYTES, LiveMemory, Moment
 from lockstep.planning.results import Kind
 from lockstep.planning.sizes import model_sizes
+from lockstep.training.ppo.build import frozen
 from lockstep.training.ppo.experience import Experience
 from lockstep.training.ppo.guards import Guards
 from lockstep.training.ppo.heads import ScalarHead
@@ -39,12 +40,7 @@ _FEW_TOKENS = 4
 
 def frozen_base(experiment: Experiment) -> ModelParams:
     """The model section as PPO loads it: its own quantisation, and no master copy of what is never updated."""
-    model = experiment.model
-    changes = {
-        "quantization": experiment.ppo.backbone_quantization(model),
-        "master_dtype": model.precision.compute,
-    }
-    return model.model_copy(update=changes)
+    return frozen(experiment.model, experiment.ppo.backbone_quantization(experiment.model))
 
 
 def sample_ppo(config: PretrainedConfig, experiment: Experiment, device: Device) -> Sample:
