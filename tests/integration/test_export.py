@@ -93,6 +93,14 @@ def test_a_full_checkpoint_is_read_a_file_s_worth_at_a_time_and_without_its_opti
     assert "checkpoint after step 2 of 6" in card
 
 
+def test_a_folder_that_appears_meanwhile_is_left_alone(aligned: Job, tmp_path: Path) -> None:
+    dest = tmp_path / "theirs"
+    write_json(dest / "theirs.json", {})
+    with pytest.raises(UsageError, match="left alone"):
+        carry_out(order(aligned.directory, dest, {}))
+    assert [path.name for path in tmp_path.rglob("*")] == ["theirs", "theirs.json"]
+
+
 def test_a_full_disk_and_a_flipped_byte_are_said_and_leave_nothing(aligned: Job, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has .* left"):
         check_room(tmp_path / "out", 1 << 60)

@@ -44,6 +44,8 @@ def carry_out(order: Order) -> str:
     with whole_folder(dest) as folder:
         exported = _export(order, tensors, folder)
         write_atomic(folder / _CARD, model_card(order.directory, exported))
+        if dest.exists():
+            raise UsageError(f"{dest} appeared meanwhile and is left alone; repeat the command with another folder.")
     size = sum(path.stat().st_size for path in dest.rglob("*") if path.is_file())
     return f"{dest}: {exported.what}, {size:,} bytes, weights {exported.weights_sha256}. {_CARD} says how to use it."
 
