@@ -5,6 +5,8 @@ ARG BASE_IMAGE=debian:bookworm-slim@sha256:96e378d7e6531ac9a15ad505478fcc2e69f37
 
 FROM ${BASE_IMAGE} AS environment
 ARG FLAVOUR=cpu
+# Of a site that reaches no public index; see scripts/install.sh.
+ARG PIP_INDEX_URL=
 ARG LOCKSTEP_TORCH_INDEX=
 ENV DEBIAN_FRONTEND=noninteractive PYTHONDONTWRITEBYTECODE=1 LC_ALL=C.UTF-8
 WORKDIR /build

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
 from lockstep.engines.build import archive_path
 from lockstep.engines.builders import docker_content, save_archive
@@ -46,6 +53,42 @@ def test_buildah_gives_one_digest_twice_and_the_content_that_docker_gives(place:
         archive.unlink()
         subprocess.run(["buildah", "rmi", "--force", *tags], check=True, capture_output=True)
     subprocess.run(["docker", "image", "rm", tags[0]], check=True, capture_output=True)
+    assert differences(docker_content(place.checkout, image["docker"]["image_id"]), found) == []
+    assert content_id(found) == image["content_id"]
+
+
+@pytest.fixture
+def index(place: Place, image: dict[str, Any]) -> Iterator[str]:
+    """A package index over HTTP that serves the locked files: a folder for each package."""
+    with tempfile.TemporaryDirectory(dir=place.checkout.parent) as folder:
+        for file in (place.checkout / "wheelhouse" / "cpu").glob("*.*"):
+            parsed = parse_wheel_filename(file.name) if file.suffix == ".whl" else parse_sdist_filename(file.name)
+            package = Path(folder) / parsed[0]
+            package.mkdir(exist_ok=True)
+            (package / file.name).symlink_to(file)
+        handler = partial(SimpleHTTPRequestHandler, directory=folder)
+        with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            yield f"http://127.0.0.1:{server.server_address[1]}/"
+            server.shutdown()
+
+
+@again
+def test_without_a_wheelhouse_docker_builds_the_same_content_from_an_index(
+    place: Place, image: dict[str, Any], index: str, tmp_path: Path
+):
+    names = ("Dockerfile", ".dockerignore", "image.lock")
+    for name in names:
+        shutil.copy2(place.checkout / name, tmp_path / name)
+    for name in ("requirements", "scripts"):
+        shutil.copytree(place.checkout / name, tmp_path / name)
+    arguments = {"BASE_IMAGE": BASE_IMAGE, "PIP_INDEX_URL": index, "LOCKSTEP_TORCH_INDEX": index}
+    options = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+    command = ["docker", "build", "--network", "host", *options, "--tag", "lockstep-again:online", "."]
+    environment = {**os.environ, "DOCKER_BUILDKIT": "0"}
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, env=environment)
+    found = docker_content(place.checkout, "lockstep-again:online")
+    subprocess.run(["docker", "image", "rm", "lockstep-again:online"], check=True, capture_output=True)
     assert differences(docker_content(place.checkout, image["docker"]["image_id"]), found) == []
     assert content_id(found) == image["content_id"]
 
