@@ -28,7 +28,7 @@ repro: setup ## the default experiment: fetch what it needs, run what is not up 
 	@./lockstep repro
 
 test: setup ## the tests that need no daemon and no root (about 10 minutes on two cores)
-	@python -m pytest
+	@python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 test-real: setup ## the tests against real Docker and Apptainer (installs them: Debian, as root)
 	@tests/real/setup.sh
