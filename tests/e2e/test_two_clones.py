@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from browser import browser, needs_chromium
 from e2e.clones import STAGES, Clone
 from lockstep.tracking.mlflow_client import connect, tracking_address
+from lockstep.tracking.ui import running
+from mlflow_pages import look_at_charts, look_at_comparison
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -89,6 +92,16 @@ def test_another_seed_gives_other_weights_and_dvc_shows_the_difference(clones: l
     assert "evaluate" in second.run("dvc", "metrics", "diff", "--json").stdout
     assert json.loads(second.run("dvc", "plots", "show", "--json").stdout)["data"]
     assert "seed" in second.run("dvc", "exp", "show", "--csv").stdout
+
+
+@needs_chromium
+def test_the_mlflow_ui_shows_how_two_dvc_experiments_differ_and_both_curves(clones: list[Clone]) -> None:
+    runs = clones[1].path / "runs"
+    client = connect(tracking_address(runs, None))
+    found = client.search_runs([client.get_experiment_by_name("lockstep/sft").experiment_id])
+    with running(runs) as server, browser() as page:
+        look_at_comparison(page, server, found, "sft.learning_rate", {"0.003", "0.001"})
+        look_at_charts(page, server, "lockstep/sft", list((runs / "sft").iterdir()))
 
 
 def test_a_rerun_is_identical_and_a_changed_seed_is_the_first_suspect(clones: list[Clone]) -> None:
