@@ -19,14 +19,15 @@ COPY image.lock ./
 RUN scripts/image.sh facts ${FLAVOUR}
 
 FROM ${BASE_IMAGE}
-ARG FLAVOUR=cpu
-ARG COMMIT=unknown
-ARG LOCK_SHA256=unknown
 COPY scripts/image.sh scripts/bytecode.py /run/
 RUN DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 /run/image.sh system /run/bytecode.py
 COPY --from=environment /opt/lockstep /opt/lockstep
 ENV PATH=/opt/lockstep/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     LANG=C.UTF-8 LC_ALL=C.UTF-8 PYTHONUTF8=1 PYTHONNOUSERSITE=1 PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
+# Below all that takes time: a builder's cache holds only up to an argument that changed.
+ARG FLAVOUR=cpu
+ARG COMMIT=unknown
+ARG LOCK_SHA256=unknown
 LABEL org.opencontainers.image.title="lockstep" \
     org.opencontainers.image.revision="${COMMIT}" \
     lockstep.flavour="${FLAVOUR}" \

@@ -11,7 +11,9 @@ environment() {
     apt-get install -y -q --no-install-recommends python3.11 python3.11-venv ca-certificates
     UV_NO_CACHE=1 scripts/install.sh /usr/bin/python3.11 /opt/lockstep "$flavour"
     PYTHONHASHSEED=0 python3.11 scripts/bytecode.py /opt/lockstep
+    # uv notes when each file of the wheelhouse was made.
     find /opt/lockstep -name uv_cache.json -delete
+    find /opt/lockstep -name RECORD -path '*.dist-info/*' -exec sed -i '/\.dist-info\/uv_cache\.json,/d' {} +
     chmod -R a+rX /opt/lockstep
 }
 

@@ -47,7 +47,7 @@ def lock(
 @image.command()
 def build(
     flavour: FlavourOption = "cpu",
-    builder: Annotated[str | None, typer.Option(help="docker, buildah or apptainer (default: the first here)")] = None,
+    builder: Annotated[str | None, typer.Option(help="docker (default), buildah, or apptainer")] = None,
     base: Annotated[str | None, typer.Option(help="another base image than the pinned one")] = None,
     sif: Annotated[bool, typer.Option(help="make a SIF too, where Apptainer is")] = True,
     compress: Annotated[

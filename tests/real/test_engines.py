@@ -72,14 +72,22 @@ def test_every_file_belongs_to_the_user(results: dict[str, dict[str, Any]], plac
     assert foreign == []
 
 
-def test_docker_image_and_sif_have_one_content(place: Place, image: dict[str, Any]):
-    verdict = json.loads(place.lockstep("image", "verify", "--json").stdout)
-    assert verdict["differences"] == []
-    assert len(verdict["checked"]) == 2
-    assert len(image["content_id"]) == 64
-
-
 def test_environment_id_of_the_image_is_the_venvs(place: Place, image: dict[str, Any]):
     lock = json.loads((place.checkout / "image.lock").read_text())
     assert image["environment_id"] == lock["environments"]["cpu"]["id"]
     assert lock["images"]["cpu"] == image
+
+
+def test_doctor_finds_the_engines_ready_and_says_who_holds_dvcs_locks(place: Place, image: dict[str, Any]):
+    locks = place.checkout / ".dvc" / "tmp" / "rwlock"
+    locks.write_text(json.dumps({str(place.checkout): {"write": {"pid": os.getpid(), "cmd": "dvc repro"}}}))
+    try:
+        findings = json.loads(place.lockstep("doctor", "--json").stdout)
+    finally:
+        locks.unlink()
+    found = {finding["topic"]: finding for finding in findings}
+    assert {found[f"engine {engine} (cpu)"]["state"] for engine in ENGINES} == {"fine"}
+    assert "image.lock names no" in found["engine docker (cuda)"]["text"]
+    assert f"dvc repro (pid {os.getpid()})" in found["dvc locks"]["text"]
+    assert found["dvc locks"]["mend"]
+    assert not [finding for finding in findings if finding["state"] == "bad"]

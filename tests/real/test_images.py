@@ -99,7 +99,7 @@ def test_a_second_sif_has_the_same_content(place: Place, image: dict[str, Any]):
     save_archive("docker", image["docker"]["name"], archive)
     archive.chmod(0o644)
     try:
-        place.run("apptainer", "build", "--build-arg", f"ARCHIVE={archive}", again, "apptainer.def")
+        place.run("apptainer", "build", "--build-arg", f"IMAGE={archive}", again, "apptainer.def")
         listed = place.run(*_content_command(place, again)).stdout.splitlines()
     finally:
         archive.unlink()
@@ -144,7 +144,9 @@ def test_without_docker_a_sif_is_built_from_the_base_with_the_same_environment(p
     assert clone.run("apptainer", "exec", facts["sif"]["file"], *command).stdout.strip() == "2.0"
 
 
-def test_a_bundle_sets_up_and_runs_without_any_network(place: Place, image: dict[str, Any]):
+@pytest.fixture(scope="module")
+def site(place: Place, image: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+    """A checkout set up from a bundle without any network, and what its commands said."""
     target, site = place.checkout.parent / "bundle", place.checkout.parent / "site"
     for folder in (target, site):
         shutil.rmtree(folder, ignore_errors=True)
@@ -153,12 +155,22 @@ def test_a_bundle_sets_up_and_runs_without_any_network(place: Place, image: dict
 set -eu
 cd {target} && sha256sum --check --quiet SHA256SUMS
 git clone --quiet {target}/lockstep.bundle {site} && cd {site}
-cp -r {target}/wheelhouse {target}/images {target}/data {target}/image.lock .
+mv {target}/wheelhouse {target}/images {target}/data {target}/image.lock .
 make setup PYTHON=/usr/bin/python3.11
 ./lockstep use tiny-cpu
 ./lockstep image verify
 ./lockstep run prepare --engine apptainer
 """
-    done = place.run("sh", "-c", script, network=False)
-    assert "the locked content" in done.stdout
-    assert (site / "results" / "prepare" / "metrics.json").exists()
+    yield site, place.run("sh", "-c", script, network=False).stdout
+    for folder in (target, site):
+        shutil.rmtree(folder)
+
+
+def test_a_bundle_sets_up_and_runs_without_any_network(site: tuple[Path, str]):
+    assert (site[0] / "results" / "prepare" / "metrics.json").exists()
+
+
+def test_docker_image_and_sif_have_the_one_locked_content(site: tuple[Path, str], image: dict[str, Any]):
+    docker, sif = image["docker"]["image_id"][:19], Path(image["sif"]["file"]).name
+    assert f"cpu: Docker image {docker} and {sif}: the locked content\n" in site[1]
+    assert len(image["content_id"]) == 64

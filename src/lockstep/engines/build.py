@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 from lockstep.engines import builders
 from lockstep.engines.content import content_id, differences
 from lockstep.engines.environment import environment_id
-from lockstep.engines.images import images_path, locked_image, record_image
+from lockstep.engines.images import docker_answers, images_path, locked_image, record_image
 from lockstep.engines.lockfile import lock_path
+from lockstep.engines.oci_layout import write_layout
 from lockstep.engines.wheelhouse import fill_wheelhouse
 from lockstep.foundation.errors import LockstepError, UsageError
 from lockstep.foundation.files import sha256_file, write_atomic
@@ -33,7 +35,7 @@ class BuildOptions:
     """What one build may ask."""
 
     builder: str | None = None
-    """docker, buildah, or apptainer (straight from the base); None: the first of them that is here."""
+    """docker, buildah (needs Docker, too), or apptainer (straight from the base); None: docker, else apptainer."""
     base: str | None = None
     """The base image; None: the pinned one of the Dockerfile. For apptainer also a path to a docker-archive."""
     sif: bool = True
@@ -47,7 +49,7 @@ def build_image(project: Path, flavour: str, options: BuildOptions, say: Callabl
 
     Raises UsageError when no builder is here, LockstepError when a step fails or the SIF's content is another one.
     """
-    builder = options.builder or _first_builder()
+    builder = _builder(options.builder)
     fill_wheelhouse(project, flavour, say)
     facts: dict[str, Any] = {
         "environment_id": environment_id(project, flavour),
@@ -70,11 +72,16 @@ def _last_change(project: Path, form: str) -> str:
     return (capture(["git", "log", "-1", f"--format={form}", "--", *_INPUTS], cwd=project) or "").strip()
 
 
-def _first_builder() -> str:
-    for name in (DOCKER, BUILDAH, APPTAINER):
-        if shutil.which(name) and (name != DOCKER or capture(["docker", "info"], timeout_s=20)):
-            return name
-    raise UsageError("none of docker, buildah and apptainer is here; one of them is needed to build an image")
+def _builder(wanted: str | None) -> str:
+    if wanted not in (None, DOCKER, BUILDAH, APPTAINER):
+        raise UsageError(f"there is no builder '{wanted}'; there are {DOCKER}, {BUILDAH} and {APPTAINER}")
+    if wanted != APPTAINER and docker_answers():
+        return wanted or DOCKER
+    if wanted in (DOCKER, BUILDAH):
+        raise UsageError(f"the builder '{wanted}' needs a Docker daemon that answers; start it, or use {APPTAINER}")
+    if shutil.which(APPTAINER) is None:
+        raise UsageError("neither Docker (with a daemon that answers) nor Apptainer is here; one is needed")
+    return APPTAINER
 
 
 def pinned_base(project: Path) -> str:
@@ -115,6 +122,7 @@ def _hand_to_docker(project: Path, flavour: str, name: str) -> None:
     archive = archive_path(project, flavour)
     builders.save_archive(BUILDAH, name, archive)
     run_shown(["docker", "load", "--quiet", "--input", str(archive)])
+    archive.unlink()
 
 
 def archive_path(project: Path, flavour: str) -> Path:
@@ -129,17 +137,17 @@ def _sif_file(project: Path, flavour: str) -> Path:
 def _sif_from_image(
     project: Path, flavour: str, options: BuildOptions, facts: dict[str, Any], say: Callable[[str], None]
 ) -> dict[str, Any]:
-    archive, target = archive_path(project, flavour), _sif_file(project, flavour)
+    target = _sif_file(project, flavour)
     if (kept := _sif_of(project, flavour, options, facts)) is not None:
         say(f"{target.name} is that of this very image")
         return kept
     say(f"building {target.name} from the image")
-    builders.save_archive(facts["docker"]["builder"], facts["docker"]["name"], archive)
     labels = {"FLAVOUR": flavour, "DIGEST": facts["docker"]["image_id"]}
     labels |= {"LOCK_SHA256": facts["lock_sha256"], "COMMIT": facts["commit"]}
-    definition = project / "apptainer.def"
-    builders.build_sif(definition, target, {"ARCHIVE": str(archive), **labels}, compress=options.compress)
-    archive.unlink()
+    with tempfile.TemporaryDirectory(prefix="layout-", dir=images_path(project)) as layout:
+        write_layout(facts["docker"]["image_id"], Path(layout))
+        source = {"BOOTSTRAP": "oci", "IMAGE": layout}
+        builders.build_sif(project / "apptainer.def", target, source | labels, compress=options.compress)
     lines = builders.sif_content(project, target)
     if content_id(lines) != facts["content_id"]:
         first = "\n  ".join(differences(read_listing(project, flavour), lines)[:_SHOWN])

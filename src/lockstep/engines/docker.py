@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from lockstep.engines.base import LaunchRequest
-from lockstep.engines.images import docker_image_id, locked_image, require_image
+from lockstep.engines.images import docker_answers, docker_image_id, locked_image, require_image
 from lockstep.engines.inside import Inside, client_environment, image_record, mount_option, sees_gpu, user_name
 from lockstep.foundation.errors import DoNotRetryError, UsageError
 from lockstep.foundation.files import write_atomic
@@ -32,7 +32,7 @@ class DockerEngine:
         """Why not: no client, no daemon that answers, no image of this environment here."""
         if shutil.which("docker") is None:
             return "there is no `docker` on PATH; install Docker, or use another engine"
-        if capture(["docker", "version", "--format", "{{.Server.Version}}"], timeout_s=10) is None:
+        if not docker_answers():
             return "the Docker daemon does not answer; start it, or join the group `docker` and log in anew"
         image = locked_image(self.project, flavour)
         if image is None or image.docker_id is None:

@@ -65,6 +65,11 @@ def require_image(project: Path, flavour: str) -> LockedImage:
     return image
 
 
+def docker_answers() -> bool:
+    """True where there is a Docker client whose daemon answers."""
+    return capture(["docker", "version", "--format", "{{.Server.Version}}"], timeout_s=20) is not None
+
+
 def docker_image_id(name: str) -> str | None:
     """Docker's id for a name or an id; None when Docker does not have it."""
     shown = capture(["docker", "image", "inspect", "--format", "{{.Id}}", name])
