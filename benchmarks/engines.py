@@ -30,6 +30,8 @@ from lockstep.params.recipes import recipe_file
 PROJECT = Path(__file__).resolve().parents[1]
 FLAVOUR = "cpu"
 NUM_FIRST_STEPS = 5
+LEFT_OUT = {".venv", ".git", "wheelhouse", "images", "runs", "results"}
+"""Of the checkout's own folders, those that the copy does not need."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,10 @@ class Workspace:
 def make_workspace(folder: Path, num_steps: int) -> Workspace:
     """Copies what a stage needs and prepares the data once."""
     root = folder / "checkout"
-    left_out = shutil.ignore_patterns(".venv", "wheelhouse", "runs", "results", "data", ".git", "*cache*")
-    shutil.copytree(PROJECT, root, ignore=left_out, symlinks=True)
+    shutil.copytree(
+        PROJECT, root, ignore=lambda path, names: LEFT_OUT & set(names) if Path(path) == PROJECT else (), symlinks=True
+    )
+    (root / "images").symlink_to(PROJECT / "images")
     text = recipe_file(PROJECT, "tiny-cpu").read_text(encoding="utf-8")
     (root / "params.yaml").write_text(text.replace("max_steps: 12", f"max_steps: {num_steps}"), encoding="utf-8")
     subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
