@@ -13,10 +13,9 @@ BIN := $(CURDIR)/$(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE PYTHONHOME
 export PYTHONPATH := $(CURDIR)/src
 export PYTHONNOUSERSITE := 1
-export PYTHONSAFEPATH := 1
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help setup repro test test-real soak image ui bench shell lock lint check format clean
+.PHONY: help setup repro test test-recipes test-real test-gpu soak image ui bench shell lock lint check format clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,9 +29,15 @@ repro: setup ## the default experiment: fetch what it needs, run what is not up 
 test: setup ## the tests that need no daemon and no root (about 10 minutes on two cores)
 	@python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
+test-recipes: setup ## every recipe planned as it is, and run with its model shrunk (about 4 minutes on two cores)
+	@python -m pytest tests/recipes -n auto --maxprocesses 4
+
 test-real: setup ## the tests against real Docker and Apptainer (installs them: Debian, as root)
 	@tests/real/setup.sh
 	@python -m pytest tests/real -m "real and not soak"
+
+test-gpu: setup ## the checks that need one NVIDIA GPU of 80 GB or more (skipped, loudly, without one)
+	@python -m pytest tests/gpu -m gpu -rs -s
 
 soak: setup ## the long forms of the tests
 	@python -m pytest tests -m soak --timeout 7200
