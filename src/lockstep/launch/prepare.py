@@ -79,7 +79,9 @@ class StageRun:
 
     @property
     def num_processes(self) -> int:
-        """Worker processes of this start."""
+        """Worker processes of this start; one is enough to say that a stage is turned off."""
+        if not self.spec.enabled(self.experiment):
+            return 1
         return self.options.elastic or self.spec.num_processes(self.experiment)
 
 
