@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import sqlite3
@@ -119,6 +120,17 @@ def test_checkpoints_are_registered_once_with_the_metrics_of_their_step(runs: Pa
     assert str(model.status) == "READY"
     assert {metric.key: metric.value for metric in model.metrics}["eval_loss"] == curve_at(root, "eval_loss", 5)
     assert history(client, run, "loss") == curve(root / "metrics.jsonl", "loss")
+    assert {m.params["step"]: (m.tags["alias"], m.tags["pruned"]) for m in models} == {
+        "5": ("", "false"),
+        "10": ("last best", "false"),
+    }
+    shutil.rmtree(root / "checkpoints" / "step-10")
+    sender.close()
+    models = client.search_logged_models([run.info.experiment_id])
+    assert {m.params["step"]: (m.tags["alias"], m.tags["pruned"]) for m in models} == {
+        "5": ("last best", "false"),
+        "10": ("", "true"),
+    }
 
 
 def curve_at(root: Path, key: str, step: int) -> float:

@@ -1,4 +1,4 @@
-"""Checkpoints as MLflow LoggedModels: registered with step, path, manifest hash and metrics; nothing is uploaded."""
+"""Checkpoints as MLflow LoggedModels: step, path, manifest hash, metrics, `last` and `best`; nothing is uploaded."""
 
 from __future__ import annotations
 
@@ -29,6 +29,23 @@ class Checkpoints:
             if name not in known and (before is None or step < before):
                 self._register(name, step, manifest)
                 yield name
+
+    def name_aliases(self) -> None:
+        """Tags the newest checkpoint that stands as `last` and the one of the lowest `eval_loss` as `best`.
+
+        A checkpoint that was pruned since says so, and is neither.
+        """
+        query = f"tags.`{EXECUTION_TAG}` = '{self._execution}'"
+        models = list(self._client.search_logged_models([self._experiment_id], query))
+        standing = [model for model in models if Path(model.params["path"]).is_dir()]
+        measured = [(loss, model) for model in standing if (loss := _eval_loss(model)) is not None]
+        last = max(standing, key=lambda model: int(model.params["step"]), default=None)
+        best = min(measured, key=lambda pair: pair[0])[1] if measured else None
+        for model in models:
+            aliases = [name for name, chosen in (("last", last), ("best", best)) if model is chosen]
+            wanted = {"alias": " ".join(aliases), "pruned": str(model not in standing).lower()}
+            if any(model.tags.get(key, "") != value for key, value in wanted.items()):
+                self._client.set_logged_model_tags(model.model_id, wanted)
 
     def _complete(self) -> list[tuple[int, Path]]:
         found = (self._root / "checkpoints").glob("step-*/manifest.json")
@@ -80,3 +97,7 @@ class Checkpoints:
                 for key, (value, point) in values.items()
             ]
             self._client.log_batch(self._run_id, metrics=metrics)
+
+
+def _eval_loss(model: Any) -> float | None:
+    return next((metric.value for metric in model.metrics or [] if metric.key == "eval_loss"), None)

@@ -61,6 +61,11 @@ class RunSender:
         return self._state.run_id
 
     @property
+    def _checkpoints_of_this_run(self) -> Checkpoints:
+        assert self._checkpoints is not None, "open() first"
+        return self._checkpoints
+
+    @property
     def up_to_date(self) -> bool:
         """True when the ended run is in MLflow whole, as far as the notes say; ask after `open`."""
         if self._state.final_status != described.final_status(self._record()):
@@ -97,6 +102,7 @@ class RunSender:
         record = self._record()
         self.pump()
         self._register_checkpoints(before=None)
+        self._checkpoints_of_this_run.name_aliases()
         self._send(self._results(record))
         self._set_tags(
             described.tags(record, execution_id(self._root)) | {"mlflow.note.content": described.note(record)}
@@ -193,8 +199,7 @@ class RunSender:
         self._client.log_batch(self.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
     def _register_checkpoints(self, before: int | None) -> None:
-        assert self._checkpoints is not None, "open() first"
-        for name in self._checkpoints.register(self._state.models, before):
+        for name in self._checkpoints_of_this_run.register(self._state.models, before):
             self._state.models.append(name)
             self._save()
 
