@@ -52,7 +52,7 @@ def test_buildah_gives_one_digest_twice_and_the_content_that_docker_gives(place:
     finally:
         archive.unlink()
         subprocess.run(["buildah", "rmi", "--force", *tags], check=True, capture_output=True)
-    subprocess.run(["docker", "image", "rm", tags[0]], check=True, capture_output=True)
+    subprocess.run(["docker", "image", "rm", "--force", digests[0]], check=True, capture_output=True)
     assert differences(docker_content(place.checkout, image["docker"]["image_id"]), found) == []
     assert content_id(found) == image["content_id"]
 
@@ -61,9 +61,11 @@ def test_buildah_gives_one_digest_twice_and_the_content_that_docker_gives(place:
 def index(place: Place, image: dict[str, Any]) -> Iterator[str]:
     """A package index over HTTP that serves the locked files: a folder for each package."""
     with tempfile.TemporaryDirectory(dir=place.checkout.parent) as folder:
-        for file in (place.checkout / "wheelhouse" / "cpu").glob("*.*"):
-            parsed = parse_wheel_filename(file.name) if file.suffix == ".whl" else parse_sdist_filename(file.name)
-            package = Path(folder) / parsed[0]
+        wheelhouse = place.checkout / "wheelhouse" / "cpu"
+        names = {file: parse_wheel_filename(file.name)[0] for file in wheelhouse.glob("*.whl")}
+        names |= {file: parse_sdist_filename(file.name)[0] for file in wheelhouse.glob("*.tar.gz")}
+        for file, name in names.items():
+            package = Path(folder) / name
             package.mkdir(exist_ok=True)
             (package / file.name).symlink_to(file)
         handler = partial(SimpleHTTPRequestHandler, directory=folder)

@@ -13,6 +13,7 @@ import pytest
 from lockstep.engines.apptainer import ApptainerEngine
 from lockstep.engines.base import Bind, Engine, LaunchRequest
 from lockstep.engines.binds import check_binds, link_targets, resolved_binds
+from lockstep.engines.build import BuildOptions, build_image
 from lockstep.engines.docker import DockerEngine
 from lockstep.engines.images import check_sif, require_image
 from lockstep.engines.select import select_engine
@@ -154,6 +155,13 @@ def test_missing_and_unwritable_binds_are_refused_by_name(project: Path, request
 def test_an_unknown_engine_names_the_nearest(project: Path):
     with pytest.raises(UsageError, match="Did you mean 'docker'"):
         select_engine(project, "dockr", "cpu")
+
+
+def test_an_unknown_builder_is_refused_before_anything_is_made(project: Path):
+    before = sorted(project.rglob("*"))
+    with pytest.raises(UsageError, match="no builder 'kaniko'; there are docker, buildah and apptainer"):
+        build_image(project, "cpu", BuildOptions(builder="kaniko"), print)
+    assert sorted(project.rglob("*")) == before
 
 
 def test_the_engine_comes_from_the_command_then_the_variable_then_the_checkout(
