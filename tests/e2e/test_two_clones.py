@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from browser import browser, needs_chromium
 from e2e.clones import STAGES, Clone
+from file_events import FileEvents
 from lockstep.tracking.mlflow_client import connect, tracking_address
+from lockstep.tracking.spool import last_step
 from lockstep.tracking.ui import running
 from mlflow_pages import look_at_charts, look_at_comparison
+from tiny_clone import set_parameters
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -133,6 +138,31 @@ def test_the_screen_and_the_files_hold_no_secret(clones: list[Clone]) -> None:
     assert "hf_secret" not in done.stdout + done.stderr
     found = [path for path in (first.path / "runs").rglob("*") if path.is_file() and _holds(path, b"hf_secret")]
     assert not found
+
+
+def test_a_killed_dvc_leaves_no_process_and_the_next_one_goes_on(clones: list[Clone]) -> None:
+    first = clones[0]
+    set_parameters(first, sft={"max_steps": 40})
+    with FileEvents(first.path / "runs" / "sft") as events:
+        dvc = subprocess.Popen(
+            ["python", "-m", "dvc", "repro", "sft"],
+            cwd=first.path,
+            env=first.environment({}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        run = next(p for p, _ in events.follow(120) if p.name == "metrics.jsonl" and (last_step(p) or 0) > 3).parent
+        family = psutil.Process(dvc.pid).children(recursive=True)
+        dvc.kill()
+        dvc.wait()
+    _, alive = psutil.wait_procs(family, timeout=120)
+    assert not alive
+    first.run("dvc", "repro", "sft")
+    attempts = json.loads((run / "run.json").read_text())["attempts"]
+    assert [attempt["end_step"] for attempt in attempts][-1] == 40
+    assert len(attempts) == 2
+    assert attempts[1]["start_step"] == attempts[0]["end_step"] > 0
 
 
 def _holds(path: Path, text: bytes) -> bool:

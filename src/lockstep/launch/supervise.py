@@ -134,7 +134,7 @@ def _dvc_ancestor() -> psutil.Process | None:
             words = process.cmdline()
         except psutil.Error:
             continue
-        if any(Path(word).name == "dvc" for word in words[:2]):
+        if any(Path(word).name == "dvc" for word in words[:3]):  # dvc …, python …/dvc … or python -m dvc …
             return process
     return None
 
