@@ -16,7 +16,7 @@ from file_events import FileEvents
 from lockstep.tracking.mlflow_client import connect, tracking_address
 from lockstep.tracking.spool import last_step
 from lockstep.tracking.ui import running
-from mlflow_pages import look_at_charts, look_at_comparison
+from mlflow_pages import look_at_comparison
 from tiny_clone import set_parameters
 
 pytestmark = pytest.mark.timeout(1800)
@@ -100,13 +100,12 @@ def test_another_seed_gives_other_weights_and_dvc_shows_the_difference(clones: l
 
 
 @needs_chromium
-def test_the_mlflow_ui_shows_how_two_dvc_experiments_differ_and_both_curves(clones: list[Clone]) -> None:
+def test_the_mlflow_ui_shows_how_two_dvc_experiments_differ(clones: list[Clone]) -> None:
     runs = clones[1].path / "runs"
     client = connect(tracking_address(runs, None))
     found = client.search_runs([client.get_experiment_by_name("lockstep/sft").experiment_id])
     with running(runs) as server, browser() as page:
         look_at_comparison(page, server, found, "sft.learning_rate", {"0.003", "0.001"})
-        look_at_charts(page, server, "lockstep/sft", list((runs / "sft").iterdir()))
 
 
 def test_a_rerun_is_identical_and_a_changed_seed_is_the_first_suspect(clones: list[Clone]) -> None:
