@@ -34,7 +34,7 @@ system() {
         python3.11 git ca-certificates libibverbs1 ibverbs-providers librdmacm1 libgomp1 procps
     id lockstep >/dev/null 2>&1 || useradd --uid 1000 --create-home --shell /bin/bash lockstep
     apt-get clean
-    rm -rf /var/lib/apt/lists/* /var/cache/apt /var/cache/debconf /var/cache/ldconfig /var/log/* /tmp/* /root/.cache
+    rm -rf /var/lib/apt/lists/* /var/cache/apt /var/cache/debconf /var/cache/ldconfig /var/log/* /tmp/* ~root/.cache
     # What two builds write differently, and what an ordinary user could not read (an image has no password to keep).
     rm -f /var/lib/dpkg/*-old /etc/*- /etc/shadow /etc/gshadow /etc/.pwd.lock /etc/machine-id /var/lib/dbus/machine-id
     find /usr/lib /usr/share -xdev -name __pycache__ -prune -exec rm -rf {} +
