@@ -18,7 +18,7 @@ export PATH := $(BIN):$(PATH)
 .PHONY: help setup repro test test-recipes test-real test-gpu soak image ui bench shell lock lint check format clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## make .venv from the locks (FLAVOUR=cpu|cuda); does nothing when it is up to date
 	@FLAVOUR=$(FLAVOUR) PYTHON=$(PYTHON) scripts/setup.sh

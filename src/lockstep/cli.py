@@ -108,7 +108,7 @@ def sweep(
     choices: Annotated[list[str], typer.Option("-S", "--set", help="as in -S sft.learning_rate=1e-5,2e-5; repeatable")],
     until: Annotated[str, typer.Option("--to", help="the last stage that each point goes through")] = "evaluate",
     num_jobs: Annotated[int, typer.Option("--jobs", min=1, help="runs at a time; they share this machine")] = 1,
-    trial: Annotated[int | None, typer.Option(hidden=True)] = None,
+    alone: Annotated[bool, typer.Option("--alone", hidden=True)] = False,
     as_json: AsJson = False,
 ) -> None:
     """Every combination of some parameters' values, each a run of its own, and one table of what came out.
@@ -121,8 +121,8 @@ def sweep(
     from lockstep.records.trials import trial_rows, trial_table
 
     found = Sweep.of(_project(), Grid.parse(choices), until)
-    if trial is not None:
-        sys.exit(found.run_trial(trial))
+    if alone:
+        sys.exit(found.run_alone())
     code = found.run(num_jobs)
     _print(trial_rows(found), as_json, trial_table(found))
     sys.exit(code)

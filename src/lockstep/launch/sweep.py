@@ -35,7 +35,6 @@ _CHAIN = tuple(name for name in STAGES if name != "report")
 class Trial:
     """One point of the grid and its runs so far."""
 
-    number: int
     point: Point
     experiment: Experiment
     runs: dict[str, RunDirectory] = field(default_factory=dict)
@@ -72,7 +71,7 @@ class Sweep:
         if until not in _CHAIN:
             raise UsageError(f"A sweep ends with a stage that measures: {', '.join(_CHAIN)}, not {until}.")
         points = grid.experiments(project / "params.yaml")
-        return cls(project, grid, until, [Trial(number, *point) for number, point in enumerate(points)])
+        return cls(project, grid, until, [Trial(*point) for point in points])
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -106,11 +105,10 @@ class Sweep:
                 return EXIT_SAVED
         return EXIT_OK if all(trial.code == EXIT_OK for trial in self.trials) else EXIT_FAILED
 
-    def run_trial(self, number: int) -> int:
-        """One trial alone, in this process; what its stages before have in common with others must be complete."""
-        trial = self.trials[number]
+    def run_alone(self) -> int:
+        """The one trial of a grid of one point: a run of a larger sweep, which keeps the record and the table."""
         for stage in self.stages:
-            code = self._execute(trial, stage)
+            code = self._execute(self.trials[0], stage)
             if code != EXIT_OK:
                 return code
         return EXIT_OK
@@ -143,7 +141,7 @@ class Sweep:
 
     def _start(self, trial: Trial, stage: str) -> subprocess.Popen[bytes]:
         choices = [word for name, value in trial.point.items() for word in ("-S", f"{name}={canonical_json(value)}")]
-        command = [sys.executable, "-m", "lockstep", "sweep", *choices, "--to", stage, "--trial", "0"]
+        command = [sys.executable, "-m", "lockstep", "sweep", *choices, "--to", stage, "--alone"]
         return subprocess.Popen(command, cwd=self.project)
 
     def _track(self) -> None:
