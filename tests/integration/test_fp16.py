@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fp16_cases
 import tiny_llama
+from two_ranks import found_by_two_ranks
 
 pytestmark = pytest.mark.integration
 
@@ -22,18 +18,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two ranks found."""
     folder = tmp_path_factory.mktemp("fp16")
     tiny_llama.write_model(folder / "tied")
-    script = Path(fp16_cases.__file__)
-    paths = os.pathsep.join([str(script.parent), str(script.parents[1] / "src")])
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*torchrun, str(script), str(folder)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads((folder / f"found.{rank}.json").read_text()) for rank in range(2)]
+    return found_by_two_ranks(fp16_cases.__file__, folder)
 
 
 def test_losses_are_near_those_of_fp32(found: list[dict[str, Any]]) -> None:

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from namespaces import mount_namespace
+
 pytestmark = pytest.mark.integration
 TESTS = Path(__file__).parents[1]
 
 
-def _namespace() -> list[str]:
-    """The command prefix that gives a process mounts of its own, or a skip that says what is missing."""
-    for options in (["--mount"], ["--user", "--map-root-user", "--mount"]):
-        prefix = [shutil.which("unshare") or "unshare", *options]
-        if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0:
-            return prefix
-    pytest.skip("neither root nor user namespaces: no small file system can be mounted here")
-
-
 def test_a_disk_that_fills_up_during_a_save_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])}
-    command = [*_namespace(), sys.executable, str(TESTS / "full_disk.py"), str(tmp_path)]
+    command = [*mount_namespace(), sys.executable, str(TESTS / "full_disk.py"), str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)

@@ -17,6 +17,7 @@ from lockstep.data.store import TokenStore, read_preferences, read_prompts, read
 from lockstep.foundation.errors import LockstepError, UsageError
 from lockstep.foundation.files import read_json, sha256_tree
 from lockstep.stages.prepare import run
+from namespaces import mount_namespace
 
 pytestmark = pytest.mark.integration
 TESTS = Path(__file__).parents[1]
@@ -125,15 +126,6 @@ def test_an_earlier_result_survives_a_failed_run(tmp_path: Path):
     assert sha256_tree(job.directory.outputs) == before
 
 
-def _namespace() -> list[str]:
-    """The command prefix that gives a process mounts of its own, or a skip that says what is missing."""
-    for options in (["--mount"], ["--user", "--map-root-user", "--mount"]):
-        prefix = [shutil.which("unshare") or "unshare", *options]
-        if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0:
-            return prefix
-    pytest.skip("neither root nor user namespaces: no small file system can be mounted here")
-
-
 def _python(script: str, *arguments: str, prefix: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     paths = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
     environment = {**os.environ, "PYTHONPATH": paths, "TOKENIZERS_PARALLELISM": "false"}
@@ -153,7 +145,7 @@ def _answer(process: subprocess.Popen[str]) -> Any:
 
 def test_a_full_disk_is_explained_and_left_clean(tmp_path: Path):
     script = "prepare_on_a_full_disk.py"
-    no_room_to_sort, no_room_to_write, enough = _answer(_python(script, str(tmp_path), prefix=tuple(_namespace())))
+    no_room_to_sort, no_room_to_write, enough = _answer(_python(script, str(tmp_path), prefix=tuple(mount_namespace())))
     for failed in (no_room_to_sort, no_room_to_write):
         assert failed["said"].startswith("The disk is full")
         assert "Free some space and repeat the command" in failed["said"]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sharded_4bit_cases
 import tiny_llama
+from two_ranks import found_by_two_ranks
 
 pytestmark = pytest.mark.integration
 
@@ -22,26 +18,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two ranks found."""
     folder = tmp_path_factory.mktemp("sharded4bit")
     tiny_llama.write_model(folder / "untied", tied=False)
-    script = Path(sharded_4bit_cases.__file__)
-    paths = os.pathsep.join([str(script.parent), str(script.parents[1] / "src")])
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-            str(script),
-            str(folder),
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads((folder / f"found.{rank}.json").read_text()) for rank in range(2)]
+    return found_by_two_ranks(sharded_4bit_cases.__file__, folder)
 
 
 def test_each_rank_holds_half_of_the_packed_weights(found: list[dict[str, Any]]) -> None:

@@ -36,7 +36,9 @@ def trial_table(sweep: Sweep) -> str:
     """The rows as text for a terminal."""
     rows = trial_rows(sweep)
     names = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    view = Table(*sweep.grid.choices, f"{sweep.until} run", *(name.rpartition(".")[2] for name in names), box=SIMPLE)
+    short = [name.rpartition(".")[2] for name in names]
+    shown = short if len(set(short)) == len(short) else names
+    view = Table(*sweep.grid.choices, f"{sweep.until} run", *shown, box=SIMPLE)
     for row in rows:
         values = [_text(row["metrics"].get(name)) for name in names]
         view.add_row(*map(str, row["point"].values()), row["run_id"] or row["status"], *values)
