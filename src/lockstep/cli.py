@@ -27,7 +27,7 @@ cli_export.register(app)
 cli_plan.register(app)
 
 Stage = Annotated[str, typer.Argument(help="prepare, sft, reward, ppo, evaluate or report")]
-RunName = Annotated[str, typer.Argument(help="a run id, or the start of one, or a stage (its newest result)")]
+RunName = Annotated[str, typer.Argument(help="a run id or its start, a stage (its newest result), an MLflow run id, or a run.json")]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -185,22 +185,26 @@ def rerun(
 
 @app.command()
 def compare(
-    left: RunName,
-    right: RunName,
+    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="two runs or more; see `rerun` for their names")],
     tolerance: Annotated[float, typer.Option(min=0.0, help="relative, on every decisive metric at every step")] = 1e-2,
+    picture: Annotated[Path | None, typer.Option(help="also write the curves over each other, as an HTML page")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Two runs: what was locked differently, whether they came out the same, and from which step on they part.
+    """Runs beside each other: what was locked differently, whether they came out the same, from which step they part.
 
-    Exit code 0: identical bits; 10: within the tolerance; 11: different.
+    More than two give a table: each beside the first. Exit code 0: identical bits; 10: within the tolerance;
+    11: different.
     """
-    from lockstep.records.compare import compare as compare_runs
     from lockstep.records.find import find_run
+    from lockstep.records.lineup import draw, line_up
 
     project = _project()
-    comparison = compare_runs(find_run(project, left), find_run(project, right), tolerance)
-    _print(comparison.as_json(), as_json, comparison.text())
-    sys.exit(comparison.exit_code)
+    lineup = line_up([find_run(project, name) for name in names], tolerance)
+    found = lineup if len(names) > 2 else lineup.comparisons[0]
+    if picture is not None:
+        draw(lineup, found.text(), picture)
+    _print(found.as_json(), as_json, found.text() if picture is None else f"{found.text()}\nCurves: {picture}")
+    sys.exit(found.exit_code)
 
 
 @app.command()

@@ -20,7 +20,7 @@ from lockstep.training.ppo.rollout import generate
 from lockstep.training.ppo.samples import read_sample_tables
 from lockstep.training.ppo.sampling import Stream, uniforms
 from ppo_cases import EOS, ppo_job, tiny_engine, tiny_params, tiny_prompts, write_inputs
-from ppo_world import ONE_UPDATE, all_cases, reward_model
+from ppo_world import ONE_UPDATE, all_cases, elastic_part, reward_model
 from worlds import run_world
 
 pytestmark = pytest.mark.integration
@@ -108,8 +108,15 @@ def test_a_reward_that_is_not_there_is_named_before_training(project: Path) -> N
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run_world(2, all_cases, tmp_path_factory.mktemp("ranks"))
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def ranks(folder: Path) -> list[dict[str, Any]]:
+    elastic_part(0, 1, folder / "to-two", until_step=2)
+    reward_model(0, 1, folder / "reward-to-two", until_step=2)
+    return run_world(2, all_cases, folder)
 
 
 def test_two_ranks_take_the_step_that_one_would(ranks: list[dict[str, Any]]) -> None:
@@ -136,6 +143,18 @@ def test_two_ranks_resume_to_the_bit(ranks: list[dict[str, Any]]) -> None:
     assert ranks[0]["resume"]["whole"] == ranks[1]["resume"]["whole"]
 
 
+def test_ppo_goes_on_with_other_numbers_of_ranks(ranks: list[dict[str, Any]], folder: Path) -> None:
+    both = ranks[0]["elastic"]
+    assert "--elastic" in both["refused"]
+    assert (list(both["whole"]), list(both["to_one"]), list(both["to_two"])) == ([1, 2, 3, 4], [1, 2], [3, 4])
+    rest = {"2 to 1": elastic_part(0, 1, folder / "to-one"), "1 to 2": both["to_two"]}
+    for metrics in rest.values():
+        assert list(metrics) == [3, 4]
+        for step in (3, 4):
+            for name in ("objective/score", "objective/kl", "policy/loss", "value/loss", "num_tokens"):
+                assert metrics[step][name] == pytest.approx(both["whole"][step][name], rel=1e-3, abs=1e-5), (step, name)
+
+
 def test_a_stop_in_a_rollout_abandons_it_and_costs_no_bit(ranks: list[dict[str, Any]]) -> None:
     for rank in ranks:
         assert rank["stop"]["message"] == "saved at step 2; repeat the command to go on"
@@ -154,6 +173,17 @@ def test_two_ranks_train_the_reward_model_that_one_would(
     for name, parameter in alone["adapter"].items():
         assert torch.equal(first["adapter"][name], second["adapter"][name])
         torch.testing.assert_close(first["adapter"][name], parameter, rtol=1e-2, atol=1e-4)
+
+
+def test_the_reward_model_goes_on_with_other_numbers_of_ranks(
+    ranks: list[dict[str, Any]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    whole = ranks[0]["reward"]
+    for rest in (ranks[0]["reward_to_two"], reward_model(0, 1, folder / "reward-to-one", elastic=True)):
+        torch.testing.assert_close(rest["head"], whole["head"], rtol=1e-3, atol=1e-6)
+        for name, parameter in whole["adapter"].items():
+            torch.testing.assert_close(rest["adapter"][name], parameter, rtol=1e-2, atol=1e-4)
 
 
 class HalfTheWords:

@@ -39,3 +39,8 @@ class RewardParams(Strict):
         if self.max_steps is not None and self.warmup_steps > self.max_steps:
             raise ValueError(f"warmup_steps ({self.warmup_steps}) exceed max_steps ({self.max_steps})")
         return self
+
+    @property
+    def global_batch_size(self) -> int:
+        """Pairs per optimiser step over all ranks and accumulation steps."""
+        return self.num_processes * self.per_device_train_batch_size * self.gradient_accumulation_steps

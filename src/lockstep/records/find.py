@@ -9,6 +9,7 @@ from lockstep.foundation.files import read_json
 from lockstep.launch.places import runs_root
 from lockstep.params.stages import STAGES
 from lockstep.runs.directory import RunDirectory
+from lockstep.tracking.sender import mlflow_run_id
 
 
 def all_runs(project: Path) -> list[RunDirectory]:
@@ -17,14 +18,17 @@ def all_runs(project: Path) -> list[RunDirectory]:
 
 
 def find_run(project: Path, name: str) -> RunDirectory:
-    """The run called `name`: an id or its unambiguous start, or a stage's name for the run behind `results/<stage>`.
+    """The run called `name`: an id or its unambiguous start, a stage for the run behind `results/<stage>`, the id that
+    the run has in MLflow, or the path of a run.json.
 
     Raises UsageError naming the candidates.
     """
+    if name.endswith("run.json"):
+        return _at(Path(name))
     if name in STAGES:
         name = _current(project, name)
     runs = all_runs(project)
-    matches = [run for run in runs if run.root.name.startswith(name)]
+    matches = [run for run in runs if run.root.name.startswith(name) or name == mlflow_run_id(run.root)]
     exact = [run for run in matches if run.root.name == name]
     if len(exact or matches) == 1:
         return (exact or matches)[0]
@@ -32,6 +36,12 @@ def find_run(project: Path, name: str) -> RunDirectory:
     what = "is the start of several runs" if matches else "is no run on this machine"
     hint = nearest(name, [run.root.name for run in runs])
     raise UsageError(f"'{name}' {what}.{hint}\nRuns: {', '.join(names) or 'none yet (make repro makes some)'}")
+
+
+def _at(record: Path) -> RunDirectory:
+    if not record.is_file():
+        raise UsageError(f"{record} is not there; it would be a run's record.")
+    return RunDirectory(record.resolve().parent)
 
 
 def _current(project: Path, stage: str) -> str:

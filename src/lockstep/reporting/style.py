@@ -81,7 +81,8 @@ code { font-size: 0.86em; }
 .line path { fill: none; stroke: var(--hue); stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
 .line .end { fill: var(--hue); } .line .spot { fill: var(--hue); opacity: 0; } .line .spot:hover { opacity: 0.9; }
 .main { --hue: var(--main); } .second { --hue: var(--second); }
-.third { --hue: var(--third); } .gone { --hue: var(--gone); }
+.third { --hue: var(--third); } .fourth { --hue: var(--reward); } .fifth { --hue: var(--outside); }
+.gone { --hue: var(--gone); }
 .legend { list-style: none; display: flex; gap: 16px; margin: 2px 0 4px; padding: 0 0 0 36px; font-size: 12.5px;
   color: var(--soft); }
 .key::before { content: ""; display: inline-block; width: 14px; height: 3px; border-radius: 2px; margin-right: 6px;

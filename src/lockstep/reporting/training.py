@@ -12,7 +12,7 @@ from lockstep.reporting.words import number
 Panel = tuple[str, Sequence[tuple[str, str]]]
 """A title, and per line its metric and its name."""
 
-_PANELS: dict[str, Sequence[Panel]] = {
+PANELS: dict[str, Sequence[Panel]] = {
     "sft": (
         ("Loss, nats per token", (("loss", "training"), ("eval_loss", "held out"))),
         ("Learning rate", (("learning_rate", "learning rate"),)),
@@ -34,13 +34,14 @@ _PANELS: dict[str, Sequence[Panel]] = {
         ("Tokens per second", (("tokens_per_s/rollout", "rollout"), ("tokens_per_s/update", "update"))),
     ),
 }
+"""Per stage, the figures that a reader asks for first."""
 _TITLES = {"sft": "Fine-tuning", "reward": "Reward model", "ppo": "Alignment"}
 _KINDS = ("main", "second", "third")
 
 
 def training(material: Material) -> Html:
     """The curves of every stage that trained on this machine."""
-    groups = [_group(stage) for name, stage in material.stages.items() if name in _PANELS]
+    groups = [_group(stage) for name, stage in material.stages.items() if name in PANELS]
     shown = [group for group in groups if group]
     if not shown:
         return Html("")
@@ -49,7 +50,7 @@ def training(material: Material) -> Html:
 
 
 def _group(stage: StageFacts) -> Html:
-    figures = [figure for title, lines in _PANELS[stage.name] if (figure := _panel(stage, title, lines))]
+    figures = [figure for title, lines in PANELS[stage.name] if (figure := _panel(stage, title, lines))]
     if not figures:
         return Html("")
     return tag("div", tag("h3", _TITLES[stage.name], class_="group"), tag("div", figures, class_="panels"))

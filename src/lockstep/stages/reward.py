@@ -49,6 +49,7 @@ def run(job: Job) -> None:
             seed=job.params.seed,
             log_metrics=job.log_metrics,
             found=checkpoint_to_go_on_from(job, store),
+            elastic=bool(job.options.get("elastic") or job.options.get("continue_from")),
             until_step=job.options.get("until_step"),
         )
         trainer, num_too_long = _trainer(job, base, session)
@@ -68,8 +69,11 @@ def _trainer(job: Job, base: Path, session: RewardSession) -> tuple[PairTrainer,
     reward, ranks = job.params.reward, session.ranks
     tokenizer = load_tokenizer(base)
     pairs, num_too_long = tokenised_pairs(job.inputs["preferences"] / "train.jsonl", tokenizer, reward.max_length)
-    shape = BatchShape(
-        ranks.rank, ranks.world_size, reward.per_device_train_batch_size, reward.gradient_accumulation_steps
+    shape = BatchShape.of_global_size(
+        reward.global_batch_size,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        per_device=reward.per_device_train_batch_size,
     )
     max_steps = reward.max_steps or max(1, -int(-reward.num_train_epochs * len(pairs) // shape.global_size))
     order = EpochOrder(len(pairs), derived_seed(job.params.seed, "reward order"))
@@ -77,7 +81,12 @@ def _trainer(job: Job, base: Path, session: RewardSession) -> tuple[PairTrainer,
     trainer = PairTrainer(
         add_lora(model, reward.lora, seed=derived_seed(job.params.seed, "reward adapter"), adapter_name=Role.REWARD),
         reward_arguments(
-            reward, seed=job.params.seed, max_steps=max_steps, device=ranks.device, folder=job.directory.scratch
+            reward,
+            seed=job.params.seed,
+            max_steps=max_steps,
+            num_accumulation_steps=shape.num_accumulation_steps,
+            device=ranks.device,
+            folder=job.directory.scratch,
         ),
         tokenizer=tokenizer,
         pairs=pairs,
@@ -110,6 +119,7 @@ def _accuracy(job: Job, trainer: PairTrainer, ranks: Ranks) -> dict[str, float]:
         mine,
         tokenizer.pad_token_id,
         ranks.device,
+        batch_size=job.params.reward.per_device_eval_batch_size,
     )
     total = float(Replicas.current().sum(trainer.head.bias.new_tensor(float(right))))
     return {"eval_accuracy": total / len(pairs), "num_eval_pairs": len(pairs), "num_too_long_eval": num_too_long}

@@ -45,6 +45,12 @@ def execution_id(root: Path) -> str:
     return str(read_json(path)["execution"])
 
 
+def mlflow_run_id(root: Path) -> str | None:
+    """The id that the run in this directory has in MLflow; None before it was sent."""
+    path = root / STATE_FILE
+    return read_json(path).get("run_id") if path.exists() else None
+
+
 class RunSender:
     """One execution and its MLflow run. Every method raises what MLflow raises; call `open` again after that."""
 

@@ -16,7 +16,7 @@ from lockstep.params.sft import SftParams
 from lockstep.training.common.batches import BatchShape, StepSampler
 from lockstep.training.common.determinism import derived_seed
 from lockstep.training.common.throughput import FlopsModel, as_duration
-from lockstep.training.sft.arguments import num_accumulation_steps, num_steps
+from lockstep.training.sft.arguments import num_steps
 from lockstep.training.sft.loss import SupervisedHead
 
 CONFIG = LlamaConfig(
@@ -61,10 +61,12 @@ def test_steps_follow_from_epochs_in_whole_batches():
 
 
 def test_accumulation_keeps_the_global_batch_on_other_numbers_of_ranks():
-    sft = SftParams(num_processes=4, per_device_train_batch_size=2, gradient_accumulation_steps=3)
-    assert [num_accumulation_steps(sft, ranks) for ranks in (1, 2, 4, 12)] == [12, 6, 3, 1]
+    size = SftParams(num_processes=4, per_device_train_batch_size=2, gradient_accumulation_steps=3).global_batch_size
+    shapes = [BatchShape.of_global_size(size, rank=0, world_size=ranks, per_device=2) for ranks in (1, 2, 4, 12)]
+    assert [shape.num_accumulation_steps for shape in shapes] == [12, 6, 3, 1]
+    assert {shape.global_size for shape in shapes} == {24}
     with pytest.raises(UsageError, match="does not divide"):
-        num_accumulation_steps(sft, 5)
+        BatchShape.of_global_size(size, rank=0, world_size=5, per_device=2)
 
 
 def test_the_loss_is_the_sum_over_supervised_tokens_and_so_is_its_gradient(model: LlamaForCausalLM):

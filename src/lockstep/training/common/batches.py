@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch.utils.data import Sampler
 
 from lockstep.data.order import EpochOrder
+from lockstep.foundation.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -22,9 +23,22 @@ class BatchShape:
     per_device: int
     num_accumulation_steps: int
 
+    @classmethod
+    def of_global_size(cls, size: int, *, rank: int, world_size: int, per_device: int) -> BatchShape:
+        """As many micro-batches per step as make up `size` rows on these ranks (elastic resume changes only that).
+
+        Raises UsageError when `size` cannot be divided so.
+        """
+        if size % (world_size * per_device):
+            raise UsageError(
+                f"A global batch of {size} rows does not divide over {world_size} ranks with {per_device} rows each; "
+                "choose a number of ranks that divides it."
+            )
+        return cls(rank, world_size, per_device, size // (world_size * per_device))
+
     @property
     def global_size(self) -> int:
-        """Sequences per optimiser step, G."""
+        """Rows per optimiser step, G: sequences, or pairs of them."""
         return self.world_size * self.per_device * self.num_accumulation_steps
 
     def samples(self, step: int, micro: int) -> range:

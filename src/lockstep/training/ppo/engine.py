@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from lockstep.foundation.errors import UsageError
 from lockstep.params.ppo import PpoParams
 from lockstep.training.ppo.experience import Experience, Scorer
 from lockstep.training.ppo.guards import Guards
@@ -48,7 +49,15 @@ class PpoEngine:
         seed: int,
         replicas: Replicas,
     ) -> None:
-        """Puts the backbone into training mode; the value head starts at zero."""
+        """Puts the backbone into training mode; the value head starts at zero.
+
+        Raises UsageError where the ranks cannot share out the rollout batch.
+        """
+        if params.rollout_batch_size % replicas.world_size:
+            raise UsageError(
+                f"ppo.rollout_batch_size ({params.rollout_batch_size}) does not divide over {replicas.world_size} "
+                "ranks; choose a number of ranks that divides it."
+            )
         self.backbone, self.tokenizer, self.params, self.seed = backbone, tokenizer, params, seed
         self.prompts, self.reward, self._replicas = prompts, reward, replicas
         self.value_head = ScalarHead(backbone.hidden_size).to(backbone.device)

@@ -42,6 +42,7 @@ class RewardSession:
     seed: int
     log_metrics: Callable[[int, dict[str, float]], None]
     found: Found | None = None
+    elastic: bool = False
     until_step: int | None = None
 
     @property
@@ -50,14 +51,16 @@ class RewardSession:
         return 0 if self.found is None else self.found.step
 
 
-def reward_arguments(reward: RewardParams, *, seed: int, max_steps: int, device: torch.device, folder: Path) -> Any:
+def reward_arguments(
+    reward: RewardParams, *, seed: int, max_steps: int, num_accumulation_steps: int, device: torch.device, folder: Path
+) -> Any:
     """What TRL is told; precision is the model's affair, and everything that we do ourselves is off."""
     return RewardConfig(
         output_dir=str(folder),
         seed=seed,
         max_steps=max_steps,
         per_device_train_batch_size=reward.per_device_train_batch_size,
-        gradient_accumulation_steps=reward.gradient_accumulation_steps,
+        gradient_accumulation_steps=num_accumulation_steps,
         max_length=None,
         learning_rate=reward.learning_rate,
         lr_scheduler_type=reward.lr_scheduler_type,
@@ -217,19 +220,21 @@ class PairTrainer(RewardTrainer):
         return self.head(captured[0][torch.arange(len(last), device=last.device), last])
 
     def restore(self, found: Found) -> None:
-        """Goes back to the state of `found` (collective)."""
-        facts = found.manifest.facts
-        if found.manifest.world_size != self.session.ranks.world_size:
+        """Goes back to the state of `found`; on another number of ranks with new random state (collective)."""
+        facts, ranks = found.manifest.facts, self.session.ranks
+        if found.manifest.world_size != ranks.world_size and not self.session.elastic:
             raise DoNotRetryError(
                 f"{found.path} was saved by {found.manifest.world_size} ranks and this attempt has "
-                f"{self.session.ranks.world_size}. Start it with as many ranks."
+                f"{ranks.world_size}. Go on with --elastic (losses agree, bits do not), or with as many ranks."
             )
         optimizer = self._optimizer_state()
         slots = optimizer.allocate(found.manifest.holds, facts["optimizer"])
         loaded = self.session.store.load(found, {**self._weights(), **slots})
         self.lr_scheduler.load_state_dict(facts["scheduler"])
-        assert loaded.per_rank is not None
-        random_state.restore(loaded.per_rank["random"])
+        if loaded.per_rank is not None:
+            random_state.restore(loaded.per_rank["random"])
+        else:
+            seed_global_generators(derived_seed(self.session.seed, "elastic", found.step, ranks.rank))
 
     def _save_state(self, step: int) -> None:
         optimizer = self._optimizer_state()

@@ -20,6 +20,22 @@ from lockstep.training.ppo.scoring import LogitsConfig, completion_states, token
 from lockstep.training.ppo.stats import MinibatchStats, UpdateStats
 
 
+def minibatch_slots(params: PpoParams, seed: int, step: int, epoch: int) -> Iterator[list[int]]:
+    """The places in the rollout batch that make up each minibatch of an epoch.
+
+    They follow from the parameters and not from the ranks at work, so an elastic resume takes the same optimiser steps.
+    On `num_processes` ranks each holds an equal part of every minibatch.
+    """
+    size = params.mini_batch_size
+    order = permutation(seed, Stream.MINIBATCHES, step, epoch, params.prompts_per_rank)
+    for start in range(0, params.prompts_per_rank, size):
+        yield [
+            share * params.prompts_per_rank + row
+            for share in range(params.num_processes)
+            for row in order[start : start + size]
+        ]
+
+
 @dataclass(frozen=True)
 class Updater:
     """Applies experience to the policy adapter, the value adapter (if any) and the value head."""
@@ -35,7 +51,7 @@ class Updater:
     def update(self, experience: Experience, step: int) -> UpdateStats:
         """Runs num_ppo_epochs × num_mini_batches optimiser steps, fewer if approxkl exceeds target_kl."""
         stats = UpdateStats()
-        for rows in self._minibatches(step, len(experience.scores)):
+        for rows in self._minibatches(step):
             minibatch = self._backward(experience, rows)
             stats.minibatches.append(minibatch)
             if self.params.target_kl is not None and minibatch.approx_kl > self.params.target_kl:
@@ -45,19 +61,20 @@ class Updater:
             self._apply(minibatch, first=len(stats.minibatches) == 1)
         return stats
 
-    def _minibatches(self, step: int, num_rows: int) -> Iterator[list[int]]:
-        size = self.params.mini_batch_size
+    def _minibatches(self, step: int) -> Iterator[list[int]]:
+        """This rank's rows of each minibatch; none where an elastic resume left it none of them."""
+        mine = self.replicas.share(self.params.rollout_batch_size)
         for epoch in range(self.params.num_ppo_epochs):
-            order = permutation(self.seed, Stream.MINIBATCHES, step, epoch, num_rows)
-            yield from (order[start : start + size] for start in range(0, num_rows, size))
+            for slots in minibatch_slots(self.params, self.seed, step, epoch):
+                yield [slot - mine.start for slot in slots if slot in mine]
 
     def _backward(self, experience: Experience, rows: list[int]) -> MinibatchStats:
         """Accumulates the gradient of the minibatch `rows` over micro-batches."""
-        index = torch.tensor(rows, device=experience.scores.device)
+        index = torch.tensor(rows, dtype=torch.long, device=experience.scores.device)
         num_tokens = self.replicas.sum(experience.completions.mask[index].sum()).clamp(min=1)
         sums = torch.zeros(7, device=experience.scores.device)
         worst = torch.zeros((), device=experience.scores.device)
-        for micro in index.split(self.params.per_device_train_batch_size):
+        for micro in index.split(self.params.per_device_train_batch_size) if rows else ():
             micro_sums, micro_worst = self._micro_batch(experience, micro, num_tokens)
             sums += micro_sums
             worst = torch.maximum(worst, micro_worst)

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from trl import SFTConfig
 
-from lockstep.foundation.errors import UsageError
 from lockstep.params.sft import SftParams
 from lockstep.training.sft.adamw8bit import AdamW8bit
 
@@ -79,17 +78,3 @@ def num_steps(sft: SftParams, num_rows: int) -> int:
     if sft.max_steps is not None:
         return sft.max_steps
     return max(1, -int(-sft.num_train_epochs * num_rows // sft.global_batch_size))
-
-
-def num_accumulation_steps(sft: SftParams, world_size: int) -> int:
-    """Micro-batches per step that keep the global batch on `world_size` ranks (elastic resume changes only that).
-
-    Raises UsageError when the global batch cannot be divided so.
-    """
-    per_pass = world_size * sft.per_device_train_batch_size
-    if sft.global_batch_size % per_pass:
-        raise UsageError(
-            f"A global batch of {sft.global_batch_size} sequences does not divide over {world_size} ranks with "
-            f"{sft.per_device_train_batch_size} sequences each; choose a number of ranks that divides it."
-        )
-    return sft.global_batch_size // per_pass

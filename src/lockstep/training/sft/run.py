@@ -17,7 +17,7 @@ from lockstep.params.experiment import Experiment
 from lockstep.training.common.batches import BatchShape, StepSampler
 from lockstep.training.common.determinism import derived_seed
 from lockstep.training.common.ranks import Ranks
-from lockstep.training.sft.arguments import num_accumulation_steps, num_steps, training_arguments
+from lockstep.training.sft.arguments import num_steps, training_arguments
 from lockstep.training.sft.batches import Collate
 from lockstep.training.sft.resume import restore_weights
 from lockstep.training.sft.trainer import ResumableSFTTrainer, Session
@@ -58,8 +58,12 @@ def build_trainer(
         if not len(store):
             raise UsageError(f"{store.path} holds no rows, so there is nothing to train or measure on.")
     max_steps = num_steps(sft, len(train))
-    accumulation = num_accumulation_steps(sft, ranks.world_size)
-    shape = BatchShape(ranks.rank, ranks.world_size, sft.per_device_train_batch_size, accumulation)
+    shape = BatchShape.of_global_size(
+        sft.global_batch_size,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        per_device=sft.per_device_train_batch_size,
+    )
     order = EpochOrder(len(train), derived_seed(session.seed, "order"))
     return ResumableSFTTrainer(
         model,
@@ -67,7 +71,7 @@ def build_trainer(
             sft,
             seed=session.seed,
             max_steps=max_steps,
-            num_accumulation_steps=accumulation,
+            num_accumulation_steps=shape.num_accumulation_steps,
             device=ranks.device,
             folder=folder,
         ),
