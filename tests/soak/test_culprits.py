@@ -86,7 +86,7 @@ def test_a_flipped_byte_in_the_weights(clone: Clone, original: str) -> None:
     flipped[-2] ^= 0x01
     weights.write_bytes(flipped)
     refused = clone.run("./lockstep", "run", "sft", check=False)
-    assert refused.returncode == 2
+    assert refused.returncode == 93
     assert "model.safetensors" in refused.stderr
     facts = json.loads(known)
     facts["files"]["model.safetensors"]["sha256"] = sha256_file(weights)
