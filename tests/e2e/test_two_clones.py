@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -47,6 +48,27 @@ def test_nothing_to_do_the_second_time(clones: list[Clone]) -> None:
     attempts = {stage: len(first.record(stage)["attempts"]) for stage in STAGES}
     assert "Nothing to do" in first.run("./lockstep", "repro").stdout
     assert {stage: len(first.record(stage)["attempts"]) for stage in STAGES} == attempts == dict.fromkeys(STAGES, 1)
+
+
+def test_a_colleague_takes_the_results_from_a_shared_remote_and_runs_nothing(
+    clones: list[Clone], tmp_path: Path
+) -> None:
+    remote = ("dvc", "remote", "add", "--quiet", "--local", "--default", "team", str(tmp_path / "remote"))
+    first, colleague = clones[0], Clone.make(tmp_path / "colleague", share_environment=True)
+    first.run(*remote)
+    first.run("dvc", "push", "--quiet")
+    for name in ("dvc.lock", "params.yaml"):
+        shutil.copy2(first.path / name, colleague.path / name)
+    colleague.run(*remote)
+    colleague.run("dvc", "pull", "--quiet")
+    assert colleague.result("evaluate", "metrics.json") == first.result("evaluate", "metrics.json")
+    assert (colleague.path / "results" / "report" / "report.html").exists()
+    colleague.run("./lockstep", "fetch")
+    assert "Nothing to do" in colleague.run("./lockstep", "repro").stdout
+    assert not list((colleague.path / "runs").glob("*/*/run.json"))
+    refused = colleague.run("./lockstep", "run", "ppo", check=False)
+    assert refused.returncode == 2
+    assert f"./lockstep pull {first.result('sft')['run_id']}" in refused.stderr
 
 
 def test_deleted_results_come_back_without_training(clones: list[Clone]) -> None:
