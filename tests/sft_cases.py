@@ -293,20 +293,24 @@ def quantised(bench: Bench) -> dict[str, Any]:
 
 
 def elastic_first(bench: Bench) -> dict[str, Any]:
-    """Three steps on as many ranks as there are."""
-    return bench.attempt("elastic", bench.experiment(), until_step=3)[1]
+    """Three steps on as many ranks as there are, of a run for two."""
+    return bench.attempt(f"from_{bench.ranks.world_size}", bench.experiment(sft={"num_processes": 2}), until_step=3)[1]
 
 
 def elastic_rest(bench: Bench) -> dict[str, Any]:
-    """The other three on one rank, asked for and not asked for."""
-    shutil.copytree(bench.folder.parent / "2-ranks" / "elastic", bench.folder / "elastic")
+    """The other three of what two ranks began on one, or one on two: not asked for, and asked for."""
+    began = 3 - bench.ranks.world_size
+    name = f"from_{began}"
+    if bench.ranks.is_main:
+        shutil.copytree(bench.folder.parent / f"{began}-ranks" / name, bench.folder / name)
+    torch.distributed.barrier()
     params = bench.experiment(sft={"num_processes": 2})
     try:
-        bench.attempt("elastic", params)
+        bench.attempt(name, params)
         refused = ""
     except DoNotRetryError as error:
         refused = str(error)
-    return {"refused": refused, **bench.attempt("elastic", params, elastic=True)[1]}
+    return {"refused": refused, **bench.attempt(name, params, elastic=True)[1]}
 
 
 def probe_logits(model: Any) -> list[float]:

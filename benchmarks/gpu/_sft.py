@@ -19,6 +19,7 @@ from transformers import PretrainedConfig
 from lockstep.checkpoints.store import CheckpointStore
 from lockstep.data.collator import RowCollator
 from lockstep.data.store import TokenStore
+from lockstep.models.loading import load_tokenizer
 from lockstep.models.sharding import build_model
 from lockstep.models.weights import weights_sha256, whole
 from lockstep.params.experiment import Experiment, parse_experiment
@@ -37,18 +38,20 @@ class Trained:
     """One attempt: what it logged by step, the hash of its weights, the most that was allocated on the GPU."""
 
     steps: dict[int, dict[str, float]]
+    ends: list[float]
+    """When each step was reported, seconds of a monotonic clock."""
     sha: str
     allocated_peak_bytes: int
     wall_s: float
 
 
-def experiment(sft: dict[str, Any], *, compute: str, max_length: int) -> Experiment:
-    """A one-process experiment; `sft` as in params.yaml."""
+def experiment(sft: dict[str, Any], *, compute: str, max_length: int, **model: Any) -> Experiment:
+    """A one-process experiment; `sft` and `model` as in params.yaml."""
     return parse_experiment(
         {
             "seed": 7,
             "environment": {},
-            "model": {"source": "path:random", "precision": {"compute": compute}},
+            "model": {"source": "path:random", "precision": {"compute": compute}, **model},
             "data": {"sft": {"sources": [{"source": "jsonl:none.jsonl"}], "max_length": max_length}},
             "sft": {"num_processes": 1, "learning_rate": 1e-5, "warmup_steps": 1, **sft},
             "reward": {"enabled": False},
@@ -72,10 +75,18 @@ def model_folder(config: PretrainedConfig) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def attempt(folder: Path, name: str, params: Experiment, *, until_step: int | None = None) -> Trained:
-    """Trains from the newest checkpoint of `name` on, deterministically, with rows whose every token carries loss."""
+def attempt(
+    folder: Path, name: str, params: Experiment, *, until_step: int | None = None, rows: TokenStore | None = None
+) -> Trained:
+    """Trains from the newest checkpoint of `name` on, deterministically; on full rows of random tokens by default."""
     make_deterministic()
     steps: dict[int, dict[str, float]] = {}
+    ends: dict[int, float] = {}
+
+    def log(step: int, values: dict[str, float]) -> None:
+        steps.setdefault(step, {}).update(values)
+        ends.setdefault(step, time.perf_counter())
+
     root = folder / name
     with joined_ranks(600) as ranks:
         if ranks.device.type == "cuda":
@@ -93,7 +104,7 @@ def attempt(folder: Path, name: str, params: Experiment, *, until_step: int | No
                     params.sft.global_batch_size,
                     FlopsModel.of(model),
                     params.model.precision.compute,
-                    lambda step, values: steps.setdefault(step, {}).update(values),
+                    log,
                 ),
                 sft=params.sft,
                 run=params.run,
@@ -101,8 +112,8 @@ def attempt(folder: Path, name: str, params: Experiment, *, until_step: int | No
                 found=store.newest(),
                 until_step=until_step,
             )
-            rows = full_rows(16, params.data.sft.max_length, model.config.vocab_size)
-            tokenizer = word_tokenizer(model.config.vocab_size)
+            rows = rows or full_rows(16, params.data.sft.max_length, model.config.vocab_size)
+            tokenizer = load_tokenizer(folder / "model")
             trainer = build_trainer(model, tokenizer, rows, rows, RowCollator(0), session, root)
             started = time.perf_counter()
             try:
@@ -111,7 +122,7 @@ def attempt(folder: Path, name: str, params: Experiment, *, until_step: int | No
                 wall_s = time.perf_counter() - started
         peak = torch.cuda.max_memory_allocated(ranks.device) if ranks.device.type == "cuda" else 0
         sha = weights_sha256((name, whole(p)) for name, p in trainer.model.named_parameters() if p.requires_grad)
-    return Trained(steps, sha, peak, wall_s)
+    return Trained(steps, [ends[step] for step in sorted(ends)], sha, peak, wall_s)
 
 
 def full_rows(count: int, length: int, vocabulary: int) -> TokenStore:

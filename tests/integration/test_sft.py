@@ -31,7 +31,8 @@ ON_TWO = (
     "sharded repeated other_seed untied checkpointing checkpointing_lora replicas accumulation same_global_batch "
     "resumed resumed_when_done stopped_in_evaluation lora exported perplexity mixed_precision quantised elastic_first"
 )
-ON_ONE = "resumed same_global_batch perplexity mixed_precision elastic_rest"
+ON_ONE = "resumed same_global_batch perplexity mixed_precision elastic_first elastic_rest"
+TWO_RANKS = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 CURVES = ("loss", "grad_norm", "eval_loss")
 
 Seen = dict[str, list[dict[str, Any]]]
@@ -48,14 +49,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def two(folder: Path) -> Seen:
     """Case → what each of two ranks found."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return _launch(launcher, folder, 2, ON_TWO.split())
+    return _launch(TWO_RANKS, folder, 2, ON_TWO.split())
 
 
 @pytest.fixture(scope="module")
 def one(folder: Path, two: Seen) -> Seen:
     """Case → what one process found."""
     return _launch([sys.executable], folder, 1, ON_ONE.split())
+
+
+@pytest.fixture(scope="module")
+def two_again(folder: Path, one: Seen) -> Seen:
+    """What two ranks made of a run that one began."""
+    return _launch(TWO_RANKS, folder, 2, ["elastic_rest"])
 
 
 def _launch(launcher: list[str], folder: Path, num_ranks: int, cases: list[str]) -> Seen:
@@ -162,8 +168,9 @@ def test_a_stop_during_evaluation_leaves_it_to_the_next_attempt(two: Seen):
     assert joined(case["first"], case["second"]) == case["reference"]["curves"]
 
 
-def test_another_number_of_ranks_goes_on_when_asked_to(two: Seen, one: Seen):
-    rest = one["elastic_rest"][0]
+@pytest.mark.parametrize("ranks", ["one", "two_again"])
+def test_another_number_of_ranks_goes_on_when_asked_to(two: Seen, ranks: str, request: pytest.FixtureRequest):
+    rest = request.getfixturevalue(ranks)["elastic_rest"][0]
     assert "--elastic" in rest["refused"]
     assert rest["start_step"] == 3
     reference = two["sharded"][0]["curves"]
