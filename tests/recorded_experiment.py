@@ -31,6 +31,7 @@ MEASURED: dict[str, Any] = {
         "distinct2_ratio": 0.9754,
     },
 }
+PLANNED = 3 << 30
 _CHAT = [
     {"text": "<|im_start|>user\nHey, how was your weekend?<|im_end|>\n<|im_start|>assistant\n", "supervised": False},
     {"text": "Pretty good! I went hiking with my sister.<|im_end|>", "supervised": True},
@@ -71,6 +72,7 @@ def _record_stage(root: Path, experiment: Experiment, name: str) -> None:
     run = new_run(root / "runs", name, spec.deciding_params(experiment), inputs=inputs)
     begin_attempt(run)
     if name == "sft":
+        write_json(run / "plan.json", {"verdict": "fits", "peak_gpu_bytes": PLANNED, "allowance_bytes": 0})
         _train(run, 1, range(1, 15), _sft_step)
         end_attempt(run, "stopped", start_step=0, end_step=14, peak_memory_bytes=2.1e9)
         begin_attempt(run)

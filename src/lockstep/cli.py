@@ -27,7 +27,9 @@ cli_export.register(app)
 cli_plan.register(app)
 
 Stage = Annotated[str, typer.Argument(help="prepare, sft, reward, ppo, evaluate or report")]
-RunName = Annotated[str, typer.Argument(help="a run id or its start, a stage (its newest result), an MLflow run id, or a run.json")]
+RunName = Annotated[
+    str, typer.Argument(help="a run id or its start, a stage (its newest result), an MLflow run id, or a run.json")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 

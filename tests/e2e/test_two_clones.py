@@ -50,7 +50,7 @@ def test_nothing_to_do_the_second_time(clones: list[Clone]) -> None:
     assert {stage: len(first.record(stage)["attempts"]) for stage in STAGES} == attempts == dict.fromkeys(STAGES, 1)
 
 
-def test_a_colleague_takes_the_results_from_a_shared_remote_and_runs_nothing(
+def test_a_colleague_takes_results_from_a_shared_remote_and_makes_them_again(
     clones: list[Clone], tmp_path: Path
 ) -> None:
     remote = ("dvc", "remote", "add", "--quiet", "--local", "--default", "team", str(tmp_path / "remote"))
@@ -69,6 +69,12 @@ def test_a_colleague_takes_the_results_from_a_shared_remote_and_runs_nothing(
     refused = colleague.run("./lockstep", "run", "ppo", check=False)
     assert refused.returncode == 2
     assert f"./lockstep pull {first.result('sft')['run_id']}" in refused.stderr
+    for stage in ("prepare", "sft", "reward", "ppo"):
+        first.run("./lockstep", "push", stage)
+    colleague.run("./lockstep", "pull", colleague.result("ppo")["run_id"])
+    again = colleague.run("./lockstep", "rerun", "ppo", check=False)
+    assert (again.returncode, "identical" in again.stdout) == (0, True)
+    assert f"sft run {first.result('sft')['run_id']} is not here; asking the DVC remote for it" in again.stderr
 
 
 def test_deleted_results_come_back_without_training(clones: list[Clone]) -> None:

@@ -24,6 +24,7 @@ from lockstep.params.experiment import Experiment, load_experiment
 from lockstep.params.grid import Grid, Point, label
 from lockstep.params.stages import STAGES, stage_spec
 from lockstep.records.find import find_run
+from lockstep.runs.directory import RunDirectory
 from lockstep.tracking.provenance import gather
 
 CHAIN = ("prepare", "sft", "reward", "ppo", "evaluate")
@@ -161,12 +162,12 @@ class Submitter:
 
     def _check_plan(self, intent: Intent) -> None:
         """Raises UsageError where the run does not fit the hardware that the recipe states; asked once per run."""
-        verdict = intent.run / "plan.json" if intent.run else None
+        verdict = RunDirectory(intent.run).plan if intent.run else None
         if not self.request.plan or (verdict is not None and verdict.exists()):
             return
-        check_fits(self.project, intent.experiment, intent.stage)
+        planned = check_fits(self.project, intent.experiment, intent.stage)
         if verdict is not None:
-            write_json(verdict, {"fits": True})
+            write_json(verdict, planned)
 
     def _live_twin(self, intent: Intent) -> Intent | None:
         """An intent for the same run (or, while the run is not known, of the same content) whose job is not over."""

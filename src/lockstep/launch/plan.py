@@ -48,23 +48,24 @@ def plan_command(
     return 0
 
 
-def check_fits(project: Path, experiment: Experiment, stage: str) -> None:
-    """Raises UsageError with what would help, where a stage does not fit the hardware that the recipe states.
+def check_fits(project: Path, experiment: Experiment, stage: str) -> dict[str, Any]:
+    """Plans a stage for the hardware that the recipe states and returns verdict, peak and allowance (bytes per GPU).
 
-    Nothing is checked where no hardware is stated, or the stage is not one that is planned. On a machine without torch
-    and without an image (a login node, say) it says that it could not check.
+    Empty where no hardware is stated, or the stage is not one that is planned, or on a machine without torch and
+    without an image (a login node, say), which it then says. Raises UsageError with what would help where the stage
+    does not fit.
     """
     if stage not in PLANNED or experiment.run.hardware is None or not getattr(experiment, stage).enabled:
-        return
+        return {}
     if not _torch_is_here():
         try:
             select_engine(project, None, experiment.environment.sft)
         except UsageError as reason:
             print(f"{stage}: not planned before the start, {reason}", file=sys.stderr)
-            return
+            return {}
     planned = make_plan(project, experiment, Asked(), name=stage, savings=False, stages=(stage,))["stages"][stage]
     if planned["verdict"] != "no":
-        return
+        return {name: planned[name] for name in ("verdict", "peak_gpu_bytes", "allowance_bytes")}
     helps = [f"  {change['change']} ({change['verdict']})" for change in planned["suggestions"]]
     advice = "What would help:\n" + "\n".join(helps) + "\n" if helps else ""
     raise UsageError(

@@ -10,6 +10,7 @@ from typing import Any
 from lockstep.engines.base import Bind, Engine, LaunchRequest
 from lockstep.engines.select import select_engine
 from lockstep.foundation.errors import EXIT_OK, EXIT_SAVED, LockstepError
+from lockstep.foundation.files import write_json
 from lockstep.launch import attempts
 from lockstep.launch.command import worker_command
 from lockstep.launch.environment import num_threads, worker_variables
@@ -45,8 +46,8 @@ def execute(run: StageRun) -> int:
         print(f"{run.spec.name} {run.identity.run_id}: complete already.")
         return EXIT_OK
     _refuse_while_a_job_has_it(record)
-    if run.options.plan and record is None:
-        check_fits(run.project, run.experiment, run.spec.name)
+    if run.options.plan and record is None and (planned := check_fits(run.project, run.experiment, run.spec.name)):
+        write_json(run.directory.plan, planned)
     return _attempt(run, record or new_record(run))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from lockstep.foundation.errors import EXIT_OK, EXIT_SAVED, LockstepError, Usage
 from lockstep.foundation.processes import capture
 from lockstep.launch.places import main_checkout, runs_root
 from lockstep.params.experiment import Experiment
-from lockstep.params.stages import STAGES, Input
+from lockstep.params.stages import STAGES, Input, stage_spec
+from lockstep.records.carry import pull
 from lockstep.runs.directory import RunDirectory
 from lockstep.tracking.provenance import DIFF_FILE
 
@@ -108,10 +110,14 @@ def _provide_result(again: Rerun, name: str, wanted: Input) -> None:
     maker = again.record["made_by"].get(name)
     source = runs_root(again.project) / str(wanted.stage) / str(maker)
     if not (source / "outputs").exists():
-        raise UsageError(
-            f"Input '{name}' was made by {wanted.stage} run {maker}, and {source} is not here.\n"
-            f"Get it with: ./lockstep pull {maker}, or run that stage again."
-        )
+        print(f"{wanted.stage} run {maker} is not here; asking the DVC remote for it", file=sys.stderr)
+        try:
+            pull(again.project, str(maker))
+        except UsageError as error:
+            raise UsageError(
+                f"Input '{name}' was made by {wanted.stage} run {maker}, which is not here.\n{error}\n"
+                "Or run that stage again."
+            ) from error
     results = again.checkout / "results" / str(wanted.stage)
     if not results.exists():
         results.parent.mkdir(parents=True, exist_ok=True)
@@ -131,6 +137,9 @@ def _run(again: Rerun, until_step: int | None) -> None:
     command = ["./lockstep", "run", again.record["stage"], "--engine", attempt["engine"]]
     if until_step is not None:
         command += ["--until-step", str(until_step)]
+    stage = stage_spec(again.record["stage"])
+    if attempt["num_processes"] != stage.num_processes(Experiment.model_validate(again.record["params"])):
+        command += ["--elastic", str(attempt["num_processes"])]
     environment = {**os.environ, "LOCKSTEP_RUNS": str(again.runs)}
     code = subprocess.run(command, cwd=again.checkout, env=environment, check=False).returncode
     if code not in (EXIT_OK, EXIT_SAVED):

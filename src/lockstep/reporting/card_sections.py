@@ -8,8 +8,15 @@ from typing import Any
 
 from lockstep.reporting.family import Family
 from lockstep.reporting.material import StageFacts
-from lockstep.reporting.record import AGAIN_NEEDS, hardware_facts, parameter_text, stages_again, whole_again
-from lockstep.reporting.words import duration, moment, number, seconds_between, signed, size
+from lockstep.reporting.record import (
+    AGAIN_NEEDS,
+    hardware_facts,
+    parameter_text,
+    peak_memory,
+    stages_again,
+    whole_again,
+)
+from lockstep.reporting.words import duration, moment, number, seconds_between, signed
 from lockstep.tracking.described import flatten
 
 _NUM_SAMPLES = 3
@@ -144,7 +151,7 @@ def _took(stage: StageFacts) -> list[str]:
         stage.name,
         duration(stage.seconds) if stage.seconds is not None else "–",
         f"{newest.get('num_processes', '–')} × {newest.get('threads_per_process', '–')} threads",
-        size(stage.peak_memory_bytes) if stage.peak_memory_bytes else "–",
+        peak_memory(stage),
         f"{number(stage.energy_wh, 3)} Wh" if stage.energy_wh else "not counted",
     ]
 

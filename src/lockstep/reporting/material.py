@@ -72,6 +72,13 @@ class StageFacts:
         return max(sampled + told, default=None)
 
     @cached_property
+    def against_plan(self) -> tuple[float, float] | None:
+        """Planned and measured peak of tensors, bytes per GPU; None where one of them is not known."""
+        planned = read_json(self.directory.plan) if self.directory and self.directory.plan.exists() else {}
+        told = [float(a["peak_memory_bytes"]) for a in self.attempts if a.get("peak_memory_bytes")]
+        return (float(planned["peak_gpu_bytes"]), max(told)) if planned and told else None
+
+    @cached_property
     def system(self) -> dict[str, Curve]:
         """What the parent sampled of the machine, by sample."""
         return curves(self.directory.root / SYSTEM_SPOOL) if self.directory else {}

@@ -121,16 +121,23 @@ def _resource_row(stage: StageFacts, longest: float, with_energy: bool) -> list[
     seconds = stage.seconds or 0.0
     bar = tag("div", tag("span", style=f"width:{100 * seconds / longest:.1f}%", class_="main"), class_="shares")
     newest = stage.attempts[-1] if stage.attempts else {}
-    peak = stage.peak_memory_bytes
     energy = [number_cell(f"{number(stage.energy_wh, 3)} Wh" if stage.energy_wh else "–")] if with_energy else []
     return [
         tag("th", stage.name, scope="row"),
         number_cell(duration(seconds)),
         tag("td", bar, class_="bar"),
         number_cell(f"{newest.get('num_processes', '–')} × {newest.get('threads_per_process', '–')} threads"),
-        number_cell(size(peak) if peak else "–"),
+        number_cell(peak_memory(stage)),
         *energy,
     ]
+
+
+def peak_memory(stage: StageFacts) -> str:
+    """The most memory that a stage held, and per GPU what was planned beside what was measured."""
+    if stage.against_plan is not None:
+        planned, measured = stage.against_plan
+        return f"{size(measured)} per GPU, planned {size(planned)}"
+    return size(stage.peak_memory_bytes) if stage.peak_memory_bytes else "–"
 
 
 def _hardware(material: Material) -> Html:

@@ -71,6 +71,11 @@ class RunDirectory:
         """What stands behind one lock, for comparing runs: `code` (file → sha256) or `packages` (name → version)."""
         return self.root / "locks" / f"{name}.json"
 
+    @property
+    def plan(self) -> Path:
+        """What was planned before the first start: verdict and bytes per GPU; empty where nothing is planned."""
+        return self.root / "plan.json"
+
     def read(self) -> dict[str, Any] | None:
         """The record, or None before the first attempt."""
         return read_json(self.run_json) if self.run_json.exists() else None

@@ -68,6 +68,7 @@ def test_a_person_finds_use_lineage_parameters_attempts_and_commands(runs: dict[
     assert "**ppo**" not in text
     assert "| `sft.learning_rate` | `0.0001` |" in text
     assert "| sft | 1 | 2026-11-30 10:10 UTC | 5\u202fmin 00\u202fs | 0 → 14 | stopped |" in text
+    assert "2.0\u202fGiB per GPU, planned 3.0\u202fGiB" in text
     assert f"git checkout {record['provenance']['git']['commit']}" in text
     assert f"./lockstep rerun {runs['sft'].root.name}" in text
     assert "./lockstep export sft FOLDER\n" in text
