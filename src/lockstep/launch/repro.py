@@ -10,6 +10,8 @@ from pathlib import Path
 
 from lockstep.foundation.errors import EXIT_OK
 from lockstep.launch.fetch import fetch_all
+from lockstep.launch.prepare import RunOptions
+from lockstep.launch.run_stage import run_stage
 from lockstep.params.experiment import load_experiment
 
 
@@ -22,6 +24,9 @@ def reproduce(project: Path) -> int:
     sys.stdout.flush()
     before = _dvc_lock(project)
     code = _dvc_repro(project)
+    if code == EXIT_OK and not _report(project).exists():
+        # It is no out of DVC's, so after `dvc pull` everything is up to date without it.
+        code = run_stage(project, "report", RunOptions())
     if code == EXIT_OK:
         print(_closing_words(project, unchanged=_dvc_lock(project) == before, seconds=time.monotonic() - start))
     return code
@@ -36,6 +41,10 @@ def _dvc_repro(project: Path) -> int:
         signal.signal(signal.SIGINT, previous)
 
 
+def _report(project: Path) -> Path:
+    return project / "results" / "report" / "report.html"
+
+
 def _dvc_lock(project: Path) -> bytes:
     path = project / "dvc.lock"
     return path.read_bytes() if path.exists() else b""
@@ -45,7 +54,7 @@ def _closing_words(project: Path, unchanged: bool, seconds: float) -> str:
     first = "Nothing to do: every stage is up to date" if unchanged else "Done"
     lines = [
         f"\n{first} ({seconds:.0f} s).",
-        f"Report:    {project / 'results' / 'report' / 'report.html'}",
+        f"Report:    {_report(project)}",
         "MLflow UI: make ui",
         "Try it:    ./lockstep generate ppo --prompt 'The film was'",
     ]
