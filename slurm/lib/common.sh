@@ -81,6 +81,13 @@ in_image() {
     if [ "${#mounts[@]}" = 0 ]; then
         options+=(--bind "$checkout:$checkout:ro" --bind "$source:$source:ro" --bind "$runs:$runs")
         [ -z "${writable:-}" ] || options+=(--bind "$writable:$writable")
+        # Where the checkout's own links lead: data on a scratch file system, say.
+        for mount in "$checkout"/*; do
+            if [ -L "$mount" ] && [ -e "$mount" ]; then
+                mount=$(readlink -f "$mount")
+                options+=(--bind "$mount:$mount:ro")
+            fi
+        done
     fi
     for mount in "${mounts[@]}"; do
         options+=(--mount "$mount")

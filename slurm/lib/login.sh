@@ -48,10 +48,15 @@ trap 'exit 130' INT TERM
 mount() {
     printf 'type=bind,"source=%s","destination=%s"' "$1" "$1"
 }
+set -- "$sif" "$root/lockstep" "$@"
+# Where the checkout's own links lead: data on a scratch file system, say.
+for link in "$root"/*; do
+    [ ! -h "$link" ] || [ ! -e "$link" ] || set -- --mount "$(mount "$(readlink -f "$link")")" "$@"
+done
 code=0
 # The folder around the runs holds MLflow's database. Other folders are the site's to name.
 apptainer exec --cleanenv --containall --home "$home" --env-file "$relay/environment" --pwd "$root" \
     --mount "$(mount "$root")" --mount "$(mount "${runs%/*}")" \
     --bind "$relay/tmp:/tmp" --bind "$relay/tmp:/var/tmp" ${LOCKSTEP_BINDS:+--bind "$(echo "$LOCKSTEP_BINDS" | tr ' ' ,)"} \
-    "$sif" "$root/lockstep" "$@" || code=$?
+    "$@" || code=$?
 exit "$code"
