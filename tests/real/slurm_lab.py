@@ -1,7 +1,8 @@
 """A real Slurm of N nodes on this one machine, as an ordinary user: munged, slurmctld and one slurmd per node.
 
 Ports, keys, sockets and state are the lab's own, in its own folder, so that it stands beside a system's Slurm. Two
-partitions: jobs in `low` are preempted (and requeued) by jobs in `high`. A requeued job may start again after 5 s
+partitions: jobs in `low` are preempted (and requeued) by jobs in `high`. Nodes have an address each, as anywhere:
+torchrun tells them apart by address and process id, and the ids are equal in containers of their own. A requeued job may start again after 5 s
 instead of Slurm's 120 (AuthInfo=cred_expire). Started as root, everything runs as the ordinary user `user`.
 """
 
@@ -55,7 +56,7 @@ KillWait={kill_wait_s}
 SlurmdTimeout=10
 SchedulerParameters=bf_interval=2,sched_min_interval=0
 NodeName=DEFAULT CPUs=16 RealMemory=16000 Gres=gpu:2
-NodeName=n[1-{num_nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}]
+NodeName=n[1-{num_nodes}] NodeHostname={host} NodeAddr=127.0.0.[1-{num_nodes}] Port=[{first}-{last}]
 PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=30
 PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
