@@ -2,8 +2,9 @@
 
 Ports, keys, sockets and state are the lab's own, in its own folder, so that it stands beside a system's Slurm. Two
 partitions: jobs in `low` are preempted (and requeued) by jobs in `high`. Nodes have an address each, as anywhere:
-torchrun tells them apart by address and process id, and the ids are equal in containers of their own. A requeued job may start again after 5 s
-instead of Slurm's 120 (AuthInfo=cred_expire). Started as root, everything runs as the ordinary user `user`.
+torchrun tells them apart by address and process id, and the ids are equal in containers of their own. A requeued job
+may start again after 5 s instead of Slurm's 120 (AuthInfo=cred_expire). Started as root, everything runs as the
+ordinary user `user`.
 """
 
 from __future__ import annotations
