@@ -44,7 +44,7 @@ def test_a_night_full_of_harm_ends_with_the_reference_bits(cluster: Cluster, ref
     cluster.wait_for_step(run, 2 * SAVE_STEPS + 2, attempt=2)
     cluster.lab.run("scontrol", "requeue", job)
     cluster.wait_for_step(run, 3 * SAVE_STEPS + 2, attempt=3)
-    cluster.sbatch("--partition=high", "--nodes=3", "--exclusive", "--wrap=sleep 1")
+    cluster.sbatch("--partition=high", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
     assert cluster.wait_for_end(job) == "COMPLETED", cluster.log(job)
 
     assert cluster.causes(run) == ["failed", "requeued", "saved on a signal", "done"]
