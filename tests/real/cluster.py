@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from real.place import Place
 from real.slurm_lab import SlurmLab
 
-NUM_STEPS, SAVE_STEPS = 60, 5
+NUM_STEPS, SAVE_STEPS = 200, 10
 LONG_S = 420.0
 """How long a test waits for anything: a two-rank launch takes 20 s on two idle cores and minutes on busy ones."""
 

@@ -108,7 +108,8 @@ def test_another_image_than_the_locked_one_is_refused_for_good(cluster: Cluster,
     (locked,) = (cluster.checkout / "images").glob("lockstep-cpu-*.sif")
     other = cluster.runs / "other.sif"
     other.write_bytes(locked.read_bytes() + b"one byte more")
-    with site(cluster, LOCKSTEP_IMAGE=str(other)):
+    # On a disk of its own: the locked image lies on the nodes' disks by its hash, and would be taken from there.
+    with site(cluster, LOCKSTEP_IMAGE=str(other), LOCKSTEP_SCRATCH=str(cluster.runs / "disk")):
         submitted = cluster.submit("sft", "--nodes", "2")[0]
         assert cluster.wait_for_end(submitted["job_id"]) == "FAILED"
     other.unlink()

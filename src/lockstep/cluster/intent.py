@@ -83,12 +83,14 @@ class Intent:
         return run
 
     def record(self, run: StageRun) -> dict[str, Any]:
-        """The run's record, written now if nobody did before; the intent names the run from here on."""
+        """The run's record, written now unless an attempt of it has begun; the intent names the run from here on."""
         record = run.directory.read()
-        if record is None:
+        if record is None or not record["attempts"]:
             record = {**new_record(run, self.provenance), "status": "submitted"}
             if self.diff:
                 shutil.copyfile(self.diff, run.directory.root / DIFF_FILE)
+            else:
+                (run.directory.root / DIFF_FILE).unlink(missing_ok=True)
             run.directory.write(record)
         if self.run is None:
             self.run = run.directory.root
