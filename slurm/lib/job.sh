@@ -177,20 +177,28 @@ wait_for() {
 
 on_signal() {
     signalled=$1
-    if [ "$1" = TERM ]; then
-        ended_as=$(job_state)
-    else
-        seconds_left=$(squeue --noheader --jobs="$SLURM_JOB_ID" --Format=TimeLeft 2>/dev/null | tr -d ' ')
-    fi
-    say "signal $1${ended_as:+, job $ended_as}${seconds_left:+, time left $seconds_left}: asking the workers to save and stop"
+    [ "$1" = TERM ] || seconds_left=$(squeue --noheader --jobs="$SLURM_JOB_ID" --Format=TimeLeft 2>/dev/null | tr -d ' ')
+    say "signal $1${seconds_left:+, time left $seconds_left}: asking the workers to save and stop"
     if [ -n "$attempt" ] && [ ! -e "$run_dir/control/stop.$attempt" ]; then
         printf 'signal %s\n' "$1" >"$run_dir/control/.stop.$attempt" &&
             mv "$run_dir/control/.stop.$attempt" "$run_dir/control/stop.$attempt"
     fi
 }
 
-job_state() {
-    scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* JobState=\([A-Z_]*\) .*/\1/p'
+# Why Slurm ends this job. Meanwhile scontrol says only COMPLETING, for a cancelled job (which must stay dead) as for one
+# that is requeued; the reason is in the line that slurmstepd adds to the job's own log before the signal.
+why_ended() {
+    local file said
+    file=$(scontrol --oneliner show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/.* StdErr=\([^ ]*\).*/\1/p')
+    said=$(grep -o '\*\*\* JOB [0-9]* ON .* CANCELLED AT .*' "$file" 2>/dev/null | tail -n 1)
+    case $said in
+        *'TIME LIMIT'*) echo TIMEOUT ;;
+        *PREEMPTION*) echo PREEMPTED ;;
+        *REQUEUE*) echo REQUEUED ;;
+        *'NODE FAILURE'*) echo NODE_FAIL ;;
+        ?*) echo CANCELLED ;;
+        *) echo unknown ;;
+    esac
 }
 
 live_jobs() {
@@ -199,8 +207,10 @@ live_jobs() {
 
 # Closes the attempt and sets `verdict` (done, again, requeue, stop) and `exit_code`.
 end_attempt() {
-    local arguments=(--run-dir "$run_dir" --source "$source" --code "$1" --signal "${signalled:-none}"
-        --job-state "${ended_as:-unknown}" --kind "$kind" --problem "$problem")
+    local ended_as=unknown arguments
+    [ "$signalled" != TERM ] || ended_as=$(why_ended)
+    arguments=(--run-dir "$run_dir" --source "$source" --code "$1" --signal "${signalled:-none}"
+        --job-state "$ended_as" --kind "$kind" --problem "$problem")
     write_environment "$environment"
     verdict=stop exit_code=1 mounts=()
     read -r verdict exit_code < <(in_image "$environment" python -m lockstep.cluster.node end "${arguments[@]}")

@@ -65,6 +65,7 @@ def test_a_cancelled_and_a_stopped_run_go_on_when_submitted_again(cluster: Clust
     cluster.wait_for_step(run, SAVE_STEPS + 2)
     cluster.lab.run("scancel", first["job_id"])
     assert cluster.wait_for_end(first["job_id"]) == "CANCELLED"
+    assert cluster.causes(run) == ["cancelled"]
 
     second = cluster.submit("sft", "--nodes", "2")[0]
     assert second["run"] == str(run)

@@ -94,7 +94,7 @@ def cause_of(code: int, signal: str, job_state: str, kind: str) -> Cause:
     """The cause of an attempt's end.
 
     `code` is the workers' verdict (attempts.end), `signal` what the batch shell received (`none`, `USR2`, `TERM`),
-    `job_state` Slurm's word at SIGTERM, `kind` the preflight's (`none`, `bad`, `unsure`, `refuse`).
+    `job_state` why Slurm ends the job (at SIGTERM), `kind` the preflight's (`none`, `bad`, `unsure`, `refuse`).
     """
     if kind == "refuse" or code in (EXIT_USAGE, EXIT_DO_NOT_RETRY):
         return Cause.REFUSED
@@ -102,8 +102,9 @@ def cause_of(code: int, signal: str, job_state: str, kind: str) -> Cause:
         return Cause.BAD_NODE if kind == "bad" else Cause.FAILED
     if code == EXIT_OK:
         return Cause.DONE
-    if signal == "TERM" and (code != EXIT_SAVED or job_state == "CANCELLED"):
-        return _BY_JOB_STATE.get(job_state, Cause.REQUEUED)
+    if signal == "TERM" and (code != EXIT_SAVED or job_state in ("CANCELLED", "unknown")):
+        # Nothing is put back into the queue unless Slurm said that it was not cancelled.
+        return _BY_JOB_STATE.get(job_state, Cause.CANCELLED)
     if code == EXIT_SAVED:
         return Cause.STOPPED if signal == "none" else Cause.SAVED
     return Cause.FAILED
@@ -111,6 +112,7 @@ def cause_of(code: int, signal: str, job_state: str, kind: str) -> Cause:
 
 _BY_JOB_STATE = {
     "CANCELLED": Cause.CANCELLED,
+    "REQUEUED": Cause.REQUEUED,
     "TIMEOUT": Cause.TIME_LIMIT,
     "PREEMPTED": Cause.PREEMPTED,
     "NODE_FAIL": Cause.LOST,
