@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.real, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 def test_time_limits_in_the_middle_of_training(cluster: Cluster):
     """Slurm's limits are whole minutes, so this run takes more steps than fit into one of them."""
-    with parameters(cluster.checkout, sft__max_steps=1500, run__save_steps=50):
-        submitted = cluster.submit("sft", "--nodes", "2", "--sbatch=--time=2", "--sbatch=--signal=B:USR2@60")[0]
+    with parameters(cluster.checkout, sft__max_steps=1200, run__save_steps=50):
+        submitted = cluster.submit("sft", "--nodes", "2", "--sbatch=--time=2", "--sbatch=--signal=B:USR2@30")[0]
         reference = cluster.run_here("sft")
     run, job = Path(submitted["run"]), submitted["job_id"]
     assert cluster.wait_for_end(job, timeout_s=4 * LONG_S) == "COMPLETED", cluster.log(job)
