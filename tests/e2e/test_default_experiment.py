@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from e2e.clones import STAGES, Clone
-from lockstep.tracking.sender import SYSTEM
 from lockstep.tracking.spool import curve
+from lockstep.tracking.system import SYSTEM
 
 pytestmark = pytest.mark.timeout(2400)
 _GIB = 1 << 30

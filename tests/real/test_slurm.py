@@ -30,6 +30,7 @@ def test_two_nodes_give_the_bits_of_two_local_processes_and_come_home_as_one_run
     said = json.loads(cluster.lockstep("finish", "sft", "--json").stdout)
     assert said["brought_home"] == [f"sft {run.name}"]
     assert said["tracked"][f"sft/{run.name}"] > NUM_STEPS
+    assert {path.name for path in run.glob("system.*.jsonl")} == {"system.n1.jsonl", "system.n2.jsonl"}
     assert "up to date" in cluster.dvc(cluster.checkout, "status", "sft").stdout
     assert json.loads((cluster.checkout / "results/sft/result.json").read_text())["run_id"] == run.name
     again = json.loads(cluster.lockstep("finish", "sft", "--json").stdout)

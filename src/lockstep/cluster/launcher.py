@@ -21,6 +21,7 @@ from lockstep.launch.attempts import rank_statuses
 from lockstep.launch.command import Rendezvous, worker_command
 from lockstep.params.stages import stage_spec
 from lockstep.runs.job import Job
+from lockstep.tracking.system import SystemSampler
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -41,7 +42,8 @@ def main() -> int:
         _leave_status(job, arguments.node, error)
         return error.exit_code
     # A killed rank ends its launcher, and the launcher's end kills the ranks (prctl), so nothing is left over.
-    code = subprocess.run(command, check=False, preexec_fn=_die_with_parent).returncode
+    with SystemSampler(job.directory.root, job.attempt, node=arguments.node):
+        code = subprocess.run(command, check=False, preexec_fn=_die_with_parent).returncode
     saved = [status for status in rank_statuses(job.directory, job.attempt) if status["exit_code"] == EXIT_SAVED]
     if code != EXIT_OK and saved and len(saved) == len(rank_statuses(job.directory, job.attempt)):
         return EXIT_OK

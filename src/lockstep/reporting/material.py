@@ -12,8 +12,8 @@ from lockstep.foundation.files import read_json
 from lockstep.reporting.words import seconds_between, short
 from lockstep.runs.directory import RunDirectory
 from lockstep.tracking.spool import curves, read_points
+from lockstep.tracking.system import system_spools
 
-SYSTEM_SPOOL = "system.jsonl"
 Curve = list[tuple[int, float]]
 
 
@@ -66,8 +66,9 @@ class StageFacts:
 
     @cached_property
     def peak_memory_bytes(self) -> float | None:
-        """The most memory that the whole process tree held, as its parent saw it, or a worker itself."""
-        sampled = [1e6 * value for _, value in self.system.get("system/system_memory_usage_megabytes", [])]
+        """The most memory that the process tree of a node held, as its parent saw it, or a worker itself."""
+        memory = [curve for name, curve in self.system.items() if name.endswith("/system_memory_usage_megabytes")]
+        sampled = [1e6 * value for curve in memory for _, value in curve]
         told = [float(a["peak_memory_bytes"]) for a in self.attempts if a.get("peak_memory_bytes")]
         return max(sampled + told, default=None)
 
@@ -80,21 +81,32 @@ class StageFacts:
 
     @cached_property
     def system(self) -> dict[str, Curve]:
-        """What the parent sampled of the machine, by sample."""
-        return curves(self.directory.root / SYSTEM_SPOOL) if self.directory else {}
+        """What parents sampled of their machines, by sample; on a cluster the names say which node it was."""
+        found: dict[str, Curve] = {}
+        for spool in self._system_spools:
+            found |= curves(spool)
+        return found
+
+    @property
+    def _system_spools(self) -> list[Path]:
+        root = self.directory.root if self.directory else None
+        return [root / name for name in system_spools(root)] if root else []
 
     @cached_property
     def energy_wh(self) -> float | None:
         """What the GPUs took, in watt-hours: each sample's power over the time before it. None without GPUs."""
-        if self.directory is None:
-            return None
-        joules, before = 0.0, None
-        for point in read_points(self.directory.root / SYSTEM_SPOOL):
-            watts = [value for key, value in point.values.items() if key.endswith("_power_usage_watts")]
-            if before is not None and before.attempt == point.attempt:
-                joules += sum(watts) * (point.time_ms - before.time_ms) / 1000
-            before = point
+        joules = sum(_joules(spool) for spool in self._system_spools)
         return joules / 3600 if joules else None
+
+
+def _joules(spool: Path) -> float:
+    joules, before = 0.0, None
+    for point in read_points(spool):
+        watts = [value for key, value in point.values.items() if key.endswith("_power_usage_watts")]
+        if before is not None and before.attempt == point.attempt:
+            joules += sum(watts) * (point.time_ms - before.time_ms) / 1000
+        before = point
+    return joules
 
 
 @dataclass(frozen=True)

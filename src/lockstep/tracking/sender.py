@@ -17,10 +17,9 @@ from lockstep.tracking import described
 from lockstep.tracking.checkpoints import Checkpoints
 from lockstep.tracking.cursor import MAX_BATCH, Cursor, Sample, SendState
 from lockstep.tracking.mlflow_client import experiment_id
+from lockstep.tracking.system import system_spools
 
 METRICS = "metrics.jsonl"
-SYSTEM = "system.jsonl"
-_SPOOLS = (METRICS, SYSTEM)
 STATE_FILE = "mlflow.json"
 _EXECUTION_FILE = "execution.json"
 _MAX_PARAMS = 100
@@ -76,7 +75,7 @@ class RunSender:
         """True when the ended run is in MLflow whole, as far as the notes say; ask after `open`."""
         if self._state.final_status != described.final_status(self._record()):
             return False
-        return not any(self._cursor(name).next_batch(self._root / name)[0] for name in _SPOOLS)
+        return not any(self._cursor(name).next_batch(self._root / name)[0] for name in self._spools)
 
     def open(self) -> None:
         """Finds the execution's run in MLflow or makes it, and tells MLflow what it is."""
@@ -99,7 +98,7 @@ class RunSender:
 
     def pump(self) -> int:
         """Sends what the spools have grown by, and checkpoints that are new; returns the number of values sent."""
-        sent = sum(self._pump_spool(name) for name in _SPOOLS)
+        sent = sum(self._pump_spool(name) for name in self._spools)
         self._register_checkpoints(before=self._newest_step())
         return sent
 
@@ -119,6 +118,10 @@ class RunSender:
         self._client.set_terminated(self.run_id, status=status, end_time=_end_time_ms(record))
         self._state.final_status = status
         self._save()
+
+    @property
+    def _spools(self) -> list[str]:
+        return [METRICS, *system_spools(self._root)]
 
     def _record(self) -> dict[str, Any]:
         record: dict[str, Any] = read_json(self._root / "run.json")

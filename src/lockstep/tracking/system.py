@@ -2,6 +2,7 @@
 
 The samples have a spool of their own beside the metrics, with MLflow's names for system metrics, so its UI puts them
 on their own tab. They decide nothing and slow nothing down: one sample every few seconds, a thread in the parent.
+On a cluster every node's launcher has a spool of its own, and its names say which node it is, as MLflow's do.
 """
 
 from __future__ import annotations
@@ -16,18 +17,36 @@ import psutil
 from lockstep.foundation.processes import capture
 from lockstep.tracking.spool import Spool, last_step
 
+SYSTEM = "system.jsonl"
 _INTERVAL_S = 5.0
 _MEGABYTE = 1e6
 
 
-class SystemSampler:
-    """Appends one line per sample to `spool` from `start` to `stop`; steps count on over the attempts of a run."""
+def system_spools(root: Path) -> list[str]:
+    """The names of a run's spools with samples of machines: `system.jsonl`, or `system.<node>.jsonl` for each node."""
+    return sorted(path.name for path in root.glob("system*.jsonl"))
 
-    def __init__(self, spool: Path, attempt: int, interval_s: float = _INTERVAL_S) -> None:
-        self._path, self._attempt, self._interval_s = spool, attempt, interval_s
+
+class SystemSampler:
+    """Appends one line per sample to a spool of the run `root` from `start` to `stop`; steps count on over attempts.
+
+    A context manager starts and stops it. `node`: whose machine it is, where a run has several.
+    """
+
+    def __init__(self, root: Path, attempt: int, *, node: str | None = None, interval_s: float = _INTERVAL_S) -> None:
+        self._path = root / (f"system.{node}.jsonl" if node else SYSTEM)
+        self._prefix = f"system/{node}/" if node else "system/"
+        self._attempt, self._interval_s = attempt, interval_s
         self._tree = ProcessTree(psutil.Process())
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lockstep-system-metrics", daemon=True)
+
+    def __enter__(self) -> SystemSampler:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         """Begins to sample in the background."""
@@ -44,7 +63,8 @@ class SystemSampler:
             ended = False
             while not ended:
                 ended = self._stop.wait(self._interval_s)
-                spool.append(step, {**self._tree.sample(), **disk(self._path.parent), **gpus()})
+                sample = {**self._tree.sample(), **disk(self._path.parent), **gpus()}
+                spool.append(step, {self._prefix + name.removeprefix("system/"): v for name, v in sample.items()})
                 step += 1
 
 

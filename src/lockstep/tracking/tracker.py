@@ -18,7 +18,7 @@ from lockstep.foundation.files import read_json
 from lockstep.params.run import RunParams
 from lockstep.tracking.mlflow_client import connect, tracking_address
 from lockstep.tracking.provenance import without_credentials
-from lockstep.tracking.sender import SYSTEM, RunSender
+from lockstep.tracking.sender import RunSender
 from lockstep.tracking.system import SystemSampler
 
 _RETRY_S = 15.0
@@ -38,7 +38,7 @@ class Tracker:
         """`root` is the run directory, `runs_root` the folder of all runs; `say` shows one line to a person."""
         self._root, self._parameters, self._say = root, parameters, say or _to_stderr
         self._uri = tracking_address(runs_root, parameters.tracking_uri)
-        self._sampler = SystemSampler(root / SYSTEM, attempt=len(read_json(root / "run.json")["attempts"]))
+        self._sampler = SystemSampler(root, attempt=len(read_json(root / "run.json")["attempts"]))
         self._ended = threading.Event()
         self._complained = False
         self._thread = threading.Thread(target=self._run, name="lockstep-mlflow", daemon=True)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from lockstep.tracking.spool import curve, last_step
-from lockstep.tracking.system import ProcessTree, SystemSampler, gpus
+from lockstep.tracking.system import ProcessTree, SystemSampler, gpus, system_spools
 
 
 def test_memory_and_cpu_of_children_count() -> None:
@@ -37,12 +37,19 @@ def test_memory_and_cpu_of_children_count() -> None:
 def test_samples_of_a_resumed_run_count_on(tmp_path: Path) -> None:
     spool = tmp_path / "system.jsonl"
     for attempt in (1, 2):
-        sampler = SystemSampler(spool, attempt=attempt, interval_s=0.01)
-        sampler.start()
-        sampler.stop()
+        with SystemSampler(tmp_path, attempt, interval_s=0.01):
+            pass
     steps = [step for step, _ in curve(spool, "system/disk_available_megabytes")]
     assert steps == list(range(1, len(steps) + 1))
     assert last_step(spool) == len(steps) >= 2
+
+
+def test_each_node_of_a_cluster_has_its_own_names(tmp_path: Path) -> None:
+    for node in ("n1", "n2"):
+        with SystemSampler(tmp_path, 1, node=node, interval_s=0.01):
+            pass
+    assert system_spools(tmp_path) == ["system.n1.jsonl", "system.n2.jsonl"]
+    assert curve(tmp_path / "system.n2.jsonl", "system/n2/system_memory_usage_megabytes")
 
 
 def test_gpu_counters_are_read_and_missing_ones_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
