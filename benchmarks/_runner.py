@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +35,16 @@ def interleaved(
                 for quantity, value in measured.items():
                     samples[name].setdefault(quantity, []).append(value)
     return samples
+
+
+def printed_result(side: str, command: list[str], environment: Mapping[str, str]) -> dict[str, float]:
+    """Runs one side in a process of its own and returns what its line `RESULT {…}` says; exits where there is none."""
+    done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if done.returncode or not lines:
+        sys.exit(f"{side} failed:\n{done.stderr[-3000:]}")
+    measured: dict[str, float] = json.loads(lines[-1].removeprefix("RESULT "))
+    return measured
 
 
 def summarise(samples: Mapping[str, Mapping[str, list[float]]], *, baseline: str) -> dict[str, dict[str, Summary]]:

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from _runner import interleaved, report, summarise
+from _runner import interleaved, printed_result, report, summarise
 
 HERE = Path(__file__).resolve().parent
 TRL = "trl==1.12.0"
@@ -66,12 +66,7 @@ def _measure(side: str, mode: str, *, job_file: Path, trl: Path, threads: int) -
     paths = [str(HERE.parent / "src"), *([str(trl)] if side == "trl" else [])]
     environment["PYTHONPATH"] = os.pathsep.join(reversed(paths))
     command = [sys.executable, "-W", "ignore", str(HERE / "_ppo_sides.py"), side, mode, str(job_file)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or not lines:
-        sys.exit(f"{side} failed:\n{done.stderr[-3000:]}")
-    measured: dict[str, float] = json.loads(lines[-1].removeprefix("RESULT "))
-    return measured
+    return printed_result(side, command, environment)
 
 
 def _job(options: argparse.Namespace, folder: Path) -> dict[str, Any]:

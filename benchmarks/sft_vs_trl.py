@@ -12,13 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
 
-from _runner import interleaved, report, summarise
+from _runner import interleaved, printed_result, report, summarise
 
 HERE = Path(__file__).resolve().parent
 SIDES = ("trl", "plain loop", "lockstep")
@@ -50,12 +49,7 @@ def _measure(side: str, job: dict[str, object]) -> dict[str, float]:
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE.parent / "src"), str(HERE / "gpu")])
     with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder:
         command = [sys.executable, "-W", "ignore", str(HERE / "_sft_sides.py"), side, json.dumps(job), folder]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    if done.returncode or not lines:
-        sys.exit(f"{side} failed:\n{done.stderr[-3000:]}")
-    measured: dict[str, float] = json.loads(lines[-1].removeprefix("RESULT "))
-    return measured
+        return printed_result(side, command, environment)
 
 
 if __name__ == "__main__":
