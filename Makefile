@@ -32,7 +32,7 @@ test: setup ## the tests that need no daemon and no root (about 10 minutes on tw
 test-recipes: setup ## every recipe planned as it is, and run with its model shrunk (about 4 minutes on two cores)
 	@python -m pytest tests/recipes -n auto --maxprocesses 4 --dist loadfile
 
-test-real: setup ## the tests against real Docker and Apptainer (installs them: Debian, as root)
+test-real: setup ## the tests against real Docker, Apptainer and Slurm (installs them: Debian, as root)
 	@tests/real/setup.sh
 	@python -m pytest tests/real -m "real and not soak"
 
